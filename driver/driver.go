@@ -1,0 +1,122 @@
+// Package driver is the contract between dlock's engine and a lock store. It is read by people who write a driver; people
+// who use locks want package dlock.
+//
+// # Writing a driver
+//
+// A driver is small. The engine owns tokens, renewal, retries, loss detection, cancellation and telemetry; a driver turns
+// three operations into three atomic requests to its store, and registers itself:
+//
+//	func init() { driver.Register("mystore", Driver{}) }
+//
+// What a driver must do:
+//
+//   - Implement [Driver]: Open parses the DSN and touches no network. [ParseDSN] does the strict parsing.
+//   - Implement [Backend]: [Backend.Acquire], [Backend.Renew] and [Backend.Release] are each atomic in the store, and each
+//     checks the claim's token there. Reading first and writing afterwards is not atomic.
+//   - Answer [ErrHeld] and [ErrNotOwner] only when the store said so. Trouble is an error of its own, never "held".
+//   - Be safe for concurrent use, and return soon after ctx ends.
+//   - Keep keys apart: two different keys share no state, whatever bytes they contain.
+//   - Never round a TTL down. Round up and say so in [Grant.TTL].
+//   - Keep tokens and passwords out of every error.
+//   - Write nothing after Close has returned.
+//
+// What a driver should do:
+//
+//   - Give fences ([Grant.Fence]): numbers that rise strictly with every grant of a key and stay the same while it is held.
+//   - Implement [Waiter] where the store can tell a client that a lock became free. Without it the engine polls.
+//   - Implement [BatchRenewer] where one request can renew many locks.
+//   - Mark errors that no retry can mend with [Permanent].
+//
+// What a driver may do: [Inspector], [Breaker], [Pinger], [Doctor], [Instant]. Each optional interface says what happens without it, and each
+// of its methods may return an error matching [errors.ErrUnsupported]: the engine then acts as if the interface were absent.
+//
+// What a driver must not do: retry, renew by itself, write logs, start work that outlives Close, or import package dlock.
+// (A Waiter looks after its own queue; that is not a retry.)
+//
+// Package drivers/memory is a complete driver in few lines, and package dlocktest proves these rules for any driver.
+//
+// # Words
+//
+// A key is held by a token while the store would refuse it to every other token. A hold expires when its TTL has passed
+// without a renewal; whether anybody looked makes no difference. The outcome of a request is unknown when its reply did not arrive:
+// it may have been applied, may be applied later, or never.
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Driver opens backends of one kind. It is what [Register] takes.
+type Driver interface {
+	// Open returns a Backend for dsn. It parses and checks, and opens no connection: a store that is down is found by the
+	// first request. A DSN it cannot use is an error matching [ErrInvalidDSN] which names the part that is wrong and what would
+	// be right, and which shows no secret.
+	Open(dsn string) (Backend, error)
+}
+
+// Claim says who wants what. The engine makes one per acquisition and uses it for everything that follows.
+type Claim struct {
+	// Key is the lock's name in the store, with the application's prefix, 1 byte or more of any value.
+	Key string
+
+	// Token is the secret that tells this acquisition from all others: 32 lower-case hexadecimal digits. It is never shown.
+	Token string
+
+	// Owner says who asks, for people who look at the store. Printable text, perhaps empty.
+	Owner string
+
+	// TTL is how long the hold lasts without a renewal.
+	TTL time.Duration
+}
+
+// Grant is the store's answer to a claim that it accepted.
+type Grant struct {
+	// Fence rises strictly over successive grants of a key, whoever gets them, and is the same for every renewal of one
+	// grant. 0: this backend has none.
+	Fence uint64
+
+	// Fences is how many consecutive fences, from Fence on, are reserved for this grant: the next grant's Fence is at least
+	// Fence + Fences. 0 and 1 both mean just the one.
+	Fences int
+
+	// TTL is what the store really set, at least what the claim asked for. 0: exactly that.
+	TTL time.Duration
+
+	// Start is an instant, with a monotonic reading of this process' clock, from which TTL may safely be counted: no later
+	// than the moment the store began to count. Zero: the moment the engine made the call. A Waiter must set it.
+	Start time.Time
+}
+
+// Backend is one client of a lock store. All methods are safe for concurrent use and return soon after ctx ends; the engine
+// stops waiting for one that does not. An error tells nothing about what the store did, except for the sentinels named here.
+type Backend interface {
+	// Acquire makes one attempt to get c.Key for c.Token.
+	//
+	//   - If nobody holds the key, c.Token does from now on, for c.TTL.
+	//   - If c.Token holds the key already, c.TTL is counted anew and the Grant has the fence of the first time.
+	//   - If another token holds it, the answer is ErrHeld and nothing is changed in the store.
+	//   - If c.Token is waiting in the store's queue (see Waiter) and gets the key here, it leaves the queue.
+	Acquire(ctx context.Context, c Claim) (Grant, error)
+
+	// Renew makes the hold of c.Token last for at least c.TTL from now.
+	//
+	//   - It never creates a key: when c.Token does not hold c.Key the answer is ErrNotOwner and nothing is changed.
+	//   - It never shortens: a hold with more than c.TTL left keeps what it has. So a renewal that comes late does no harm.
+	//   - c.TTL may differ from the TTL the key was acquired with.
+	//   - The answer comes from an operation that began after the call, unless Grant.Start says otherwise.
+	Renew(ctx context.Context, c Claim) (Grant, error)
+
+	// Release removes every trace of c.Token from c.Key: the hold, or its place in the queue.
+	//
+	//   - nil: the store confirmed that it removed the token.
+	//   - ErrNotOwner: the token was not there. Nothing was changed, another's hold least of all.
+	//   - A hold that is removed goes to the first one in the queue, if the store has a queue.
+	//
+	// c.TTL has no meaning here.
+	Release(ctx context.Context, c Claim) error
+
+	// Close ends this client. It releases no locks; the engine has done that. Calls that are under way return an error, and
+	// nothing is written to the store once Close has returned. A client that was handed to the driver from outside stays open.
+	Close() error
+}

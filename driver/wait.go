@@ -1,0 +1,22 @@
+package driver
+
+import "context"
+
+// Waiter is a Backend that waits in the store. Without it the engine polls Acquire.
+type Waiter interface {
+	Backend
+
+	// Wait is Acquire that queues: one request acquires or enqueues, and grants follow the order in which the requests
+	// reached the store. Lock calls Wait, TryLock calls Acquire. Wait never answers ErrHeld alone.
+	//
+	//   - A Grant from Wait has Start set: the call may have been made long before the store began to count.
+	//   - A second Wait for a token that is queued keeps its place.
+	//   - Acquire does not overtake the queue: while a live waiter is first in line, a free key answers ErrHeld.
+	//   - The driver notices by itself when a message is lost and when a holder expires or vanishes.
+	//   - A waiter whose process vanished is passed over.
+	//
+	// When ctx ends, Wait returns ctx's error without cleaning up, joined with ErrHeld if the store had said that another
+	// owner has the key. The engine then calls Release on a context of its own, which takes the token out of the queue, or passes
+	// the lock on if the token had just been given it.
+	Wait(ctx context.Context, c Claim) (Grant, error)
+}
