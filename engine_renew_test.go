@@ -1,0 +1,396 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/drivers/memory"
+)
+
+func TestAHoldIsRenewedForAsLongAsItLasts(t *testing.T) {
+	for name, b := range map[string]func() driver.Backend{
+		"one by one": func() driver.Backend { return newNetwork() },
+		"in batches": func() driver.Backend { return batched{newNetwork()} },
+		"in place":   func() driver.Backend { return memory.New() },
+	} {
+		for _, ttl := range []time.Duration{dlock.MinTTL, time.Second, time.Hour} {
+			t.Run(fmt.Sprint(name, " ", ttl), func(t *testing.T) {
+				virtual(t, func(t *testing.T) {
+					l := open(t, b(), dlock.Config{})
+					x := acquire(t, l, "k", dlock.WithTTL(ttl))
+					time.Sleep(20 * ttl)
+					if !x.Held() {
+						t.Errorf("lost after 20 TTLs: %v", x.Err())
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestRenewalsGoOutAtAThirdOfTheTTL(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 9 * time.Second})
+		last := time.Now()
+		acquire(t, l, "k")
+		time.Sleep(90 * time.Second)
+		gaps := map[time.Duration]bool{}
+		for _, s := range n.requests(opRenew) {
+			gap := s.at.Sub(last)
+			if gap > 3*time.Second || gap < 2*time.Second {
+				t.Errorf("a renewal %v after the one before, want about 3s and not more", gap)
+			}
+			gaps[gap] = true
+			last = s.at
+		}
+		if len(gaps) < 5 {
+			t.Errorf("%d different gaps between renewals, want jitter", len(gaps))
+		}
+	})
+}
+
+func TestRenewIntervalReplacesTheThird(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 9 * time.Second, RenewInterval: time.Second})
+		acquire(t, l, "k")
+		time.Sleep(10 * time.Second)
+		if got := len(n.requests(opRenew)); got < 10 || got > 13 {
+			t.Errorf("%d renewals in 10 s, want one a second or little more", got)
+		}
+	})
+}
+
+func TestDueRenewalsGoOutTogether(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, batched{n}, dlock.Config{DefaultTTL: 9 * time.Second})
+		for i := range 500 {
+			acquire(t, l, fmt.Sprint(i))
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(27 * time.Second)
+		if got := len(n.requests(opBatch)); got > 3*12 {
+			t.Errorf("%d batches for 500 holds in 3 TTLs, want few", got)
+		}
+		if got := len(n.requests(opRenew)); got > 0 {
+			t.Errorf("%d single renewals though the driver takes batches", got)
+		}
+	})
+}
+
+func TestHoldsNeedNoGoroutines(t *testing.T) {
+	for name, b := range map[string]func() driver.Backend{
+		"remote":   func() driver.Backend { return batched{newNetwork()} },
+		"in place": func() driver.Backend { return memory.New() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				l := open(t, b(), dlock.Config{})
+				before := runtime.NumGoroutine()
+				for i := range 10_000 {
+					acquire(t, l, fmt.Sprint(i))
+				}
+				most := 0
+				for range 300 {
+					time.Sleep(37 * time.Millisecond)
+					most = max(most, runtime.NumGoroutine()-before)
+				}
+				if most > 5 {
+					t.Errorf("%d goroutines for 10,000 holds, want at most 5", most)
+				}
+			})
+		})
+	}
+}
+
+// attempt is when a renewal began and ended, and how long its context allowed.
+type attempt struct{ began, ended, limit time.Time }
+
+func TestARenewalHasItsTimeAndIsTriedUntilTheDeadline(t *testing.T) {
+	const ttl = 12 * time.Second
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: ttl})
+		x := acquire(t, l, "k")
+		end := x.ValidUntil()
+		var mu sync.Mutex
+		var attempts []attempt
+		n.on(func(ctx context.Context, _ op, _ func() error) error {
+			a := attempt{began: time.Now()}
+			a.limit, _ = ctx.Deadline()
+			<-ctx.Done()
+			a.ended = time.Now()
+			mu.Lock()
+			attempts = append(attempts, a)
+			mu.Unlock()
+			return ctx.Err()
+		}, opRenew)
+		<-x.Done()
+		synctest.Wait()
+		if len(attempts) < 5 {
+			t.Fatalf("%d attempts before the deadline, want several", len(attempts))
+		}
+		for i, a := range attempts {
+			want := min(ttl/6, end.Sub(a.began)/3)
+			if took := a.ended.Sub(a.began); took > max(want, time.Millisecond) || a.limit.Sub(a.began) > max(want, time.Millisecond) {
+				t.Errorf("attempt %d took %v, want at most %v", i, took, want)
+			}
+		}
+		if last := attempts[len(attempts)-1]; end.Sub(last.began) > ttl/50 {
+			t.Errorf("the last attempt was made %v before the deadline, want tries until then", end.Sub(last.began))
+		}
+	})
+}
+
+func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
+	for name, remote := range map[string]func(*network) driver.Backend{
+		"one by one": func(n *network) driver.Backend { return n },
+		"in batches": func(n *network) driver.Backend { return batched{n} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n := newNetwork()
+				l := open(t, remote(n), dlock.Config{DefaultTTL: 12 * time.Second})
+				x := acquire(t, l, "k")
+				var once sync.Once
+				stuck, _ := hang(t)
+				n.on(func(ctx context.Context, o op, next func() error) (err error) {
+					first := false
+					once.Do(func() { first = true })
+					if first {
+						return stuck(ctx, o, next)
+					}
+					return next()
+				}, opRenew, opBatch)
+				time.Sleep(time.Minute)
+				if !x.Held() {
+					t.Errorf("one renewal that never returned lost the lock: %v", x.Err())
+				}
+			})
+		})
+	}
+}
+
+func TestABatchInFlightBlocksNoOtherRenewal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, batched{n}, dlock.Config{})
+		long := acquire(t, l, "long", dlock.WithTTL(30*time.Second))
+		n.on(func(ctx context.Context, o op, next func() error) error {
+			if len(n.requests(opBatch)) == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return next()
+		}, opBatch)
+		time.Sleep(9900 * time.Millisecond) // the long one's first renewal hangs from about here on, for up to 5 s
+		short := acquire(t, l, "short", dlock.WithTTL(time.Second))
+		time.Sleep(10 * time.Second)
+		if !short.Held() || !long.Held() {
+			t.Errorf("short held %v, long held %v; want both", short.Held(), long.Held())
+		}
+	})
+}
+
+func TestNoRenewalIsSentAfterUnlock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 3 * time.Second})
+		n.on(slow(20*time.Millisecond), opRelease)
+		for i := range 200 {
+			x := acquire(t, l, "k")
+			time.Sleep(890*time.Millisecond + time.Duration(i)*time.Millisecond) // around the time of the renewal
+			unlocked := time.Now()
+			if err := x.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			for _, s := range n.requests(opRenew) {
+				if s.at.After(unlocked) {
+					t.Fatalf("a renewal was sent %v after Unlock was called", s.at.Sub(unlocked))
+				}
+			}
+		}
+	})
+}
+
+func TestSingleRenewalsAreSomeAtATime(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 9 * time.Second})
+		for i := range 300 {
+			acquire(t, l, fmt.Sprint(i))
+		}
+		var mu sync.Mutex
+		now, most := 0, 0
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return next()
+		}, opRenew)
+		time.Sleep(4 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if most < 2 || most > 16 {
+			t.Errorf("up to %d renewals at the same time, want some but at most 16", most)
+		}
+	})
+}
+
+// noBatch says that it cannot do what its type promises.
+type noBatch struct{ *network }
+
+func (noBatch) RenewBatch(_ context.Context, claims []driver.Claim) []driver.Renewal {
+	answers := make([]driver.Renewal, len(claims))
+	for i := range answers {
+		answers[i].Err = errors.ErrUnsupported
+	}
+	return answers
+}
+
+func (noBatch) Wait(context.Context, driver.Claim) (driver.Grant, error) {
+	return driver.Grant{}, errors.ErrUnsupported
+}
+
+func (noBatch) Ping(context.Context) error { return errors.ErrUnsupported }
+
+func TestUnsupportedMeansAbsent(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, noBatch{n}, dlock.Config{DefaultTTL: 3 * time.Second})
+		x := acquire(t, l, "k")
+		time.Sleep(10 * time.Second)
+		if !x.Held() || len(n.requests(opRenew)) == 0 {
+			t.Errorf("held %v after %d single renewals", x.Held(), len(n.requests(opRenew)))
+		}
+		wantErr(t, "Ping", dlock.Ping(t.Context(), l), errors.ErrUnsupported)
+		if len(n.requests(opAcquire)) != 1 {
+			t.Errorf("%d acquires were sent, want 1", len(n.requests(opAcquire)))
+		}
+	})
+}
+
+// shortBatch answers fewer claims than it was asked.
+type shortBatch struct{ batched }
+
+func (b shortBatch) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
+	return b.batched.RenewBatch(ctx, claims)[1:]
+}
+
+func TestABatchAnswerOfTheWrongLengthIsAFailure(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, shortBatch{batched{newNetwork()}}, dlock.Config{DefaultTTL: 3 * time.Second})
+		x, y := acquire(t, l, "x"), acquire(t, l, "y")
+		end := x.ValidUntil()
+		<-x.Done()
+		<-y.Done()
+		if !time.Now().Equal(end) {
+			t.Errorf("lost %v from the deadline", time.Since(end))
+		}
+	})
+}
+
+func TestWithoutRenewalRunsOut(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: time.Second})
+		begin := time.Now()
+		x := acquire(t, l, "k", dlock.WithoutRenewal())
+		<-x.Done()
+		if got := time.Since(begin); got != 990*time.Millisecond {
+			t.Errorf("ran out after %v, want 990ms", got)
+		}
+		if len(n.requests(opRenew)) > 0 {
+			t.Error("it was renewed")
+		}
+	})
+}
+
+func TestExtendLengthensAndNeverShortens(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 10 * time.Second})
+		x := acquire(t, l, "k", dlock.WithoutRenewal())
+		first := x.ValidUntil()
+		time.Sleep(time.Second)
+		if err := x.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		// What is left is now counted from a later look at the store, so a smaller margin will do.
+		if moved := x.ValidUntil().Sub(first); moved < 0 || moved > 100*time.Millisecond {
+			t.Errorf("a shorter Extend moved the deadline by %v", moved)
+		}
+		if err := x.Extend(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := x.ValidUntil(), deadline(time.Now(), time.Minute); !got.Equal(want) {
+			t.Errorf("the deadline is %v from the one expected", got.Sub(want))
+		}
+		<-x.Done()
+		if n.holder(t, "k") == 0 {
+			t.Error("the store freed the key before the deadline")
+		}
+	})
+}
+
+func TestExtendedHoldsAreRenewedByTheNewTTL(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 3 * time.Second})
+		x := acquire(t, l, "k")
+		if err := x.Extend(t.Context(), 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		if got := len(n.requests(opRenew)); !x.Held() || got > 40 {
+			t.Errorf("held %v after %d renewals in 10 of the new TTLs", x.Held(), got)
+		}
+	})
+}
+
+func TestExtendTellsWhatWentWrong(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 3 * time.Second})
+		x := acquire(t, l, "k")
+		wantErr(t, "TTL 0", x.Extend(t.Context(), 0), dlock.ErrInvalidTTL)
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		before := len(n.requests())
+		wantErr(t, "done ctx", x.Extend(done, time.Second), context.Canceled)
+		if len(n.requests()) != before {
+			t.Error("something was sent with a ctx that was done")
+		}
+		n.on(refuse, opRenew)
+		wantErr(t, "failure", x.Extend(t.Context(), time.Second), errNetwork)
+		if !x.Held() {
+			t.Error("a failed Extend lost the lock")
+		}
+		n.heal()
+		n.snatch(t, "k")
+		wantErr(t, "snatched", x.Extend(t.Context(), time.Second), dlock.ErrOwnershipLost)
+		if x.Held() {
+			t.Error("held although the store said that it is not")
+		}
+		wantErr(t, "after a loss", x.Extend(t.Context(), time.Second), dlock.ErrOwnershipLost)
+		y := acquire(t, l, "y")
+		_ = y.Unlock(t.Context())
+		wantErr(t, "after Unlock", y.Extend(t.Context(), time.Second), dlock.ErrLockNotHeld)
+	})
+}

@@ -1,0 +1,29 @@
+package dlock
+
+import "time"
+
+// Pause makes x look as if the process had been stopped for d just now: the clocks went on, and no timer has fired.
+func (x *Lease) Pause(d time.Duration) {
+	x.h.l.mu.Lock()
+	defer x.h.l.mu.Unlock()
+	x.h.deadline = x.h.deadline.Add(-d)
+	x.h.expiry = x.h.expiry.Add(-d)
+}
+
+// Suspend makes x look as if the machine had been suspended for d just now: only the wall clock went on.
+func (x *Lease) Suspend(d time.Duration) {
+	x.h.l.mu.Lock()
+	defer x.h.l.mu.Unlock()
+	x.h.expiry = x.h.expiry.Add(-d)
+}
+
+// MaxAbandoned is the bound on calls that were left behind.
+const MaxAbandoned = maxAbandoned
+
+// Entries returns how many keys l knows something of.
+func Entries(l Locker) int {
+	x := l.(*locker)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.keys)
+}

@@ -1,0 +1,179 @@
+package dlock
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// entry is what a Locker knows of one key. It exists while there is anything to know.
+type entry struct {
+	key    string
+	users  int             // calls that work with it
+	busy   bool            // somebody has the turn
+	holder *hold           // who, if he has the key already
+	queue  []chan struct{} // who waits for the turn, first come first
+	wary   error           // how the last attempt of whoever has the turn failed; nil if it did not
+	byKey  keyHold
+	strays []*stray
+}
+
+// keyHold is the hold by key, of which a Locker has one per key.
+type keyHold struct {
+	lease   *Lease // nil while it is being acquired
+	count   int    // Locks without their Unlock; 0: there is no hold by key
+	settled chan struct{}
+}
+
+func (l *locker) entry(key string) *entry {
+	e := l.keys[key]
+	if e == nil {
+		e = &entry{key: key}
+		l.keys[key] = e
+	}
+	return e
+}
+
+// tidy forgets an entry that nothing is known of.
+func (l *locker) tidy(e *entry) {
+	if e.users == 0 && !e.busy && len(e.queue) == 0 && e.byKey.count == 0 && len(e.strays) == 0 {
+		delete(l.keys, e.key)
+	}
+}
+
+// reenter settles what can be settled without the backend: a key that is held under ctx, and a key that is held by key. Neither a lease nor
+// an error means that the caller has to go on; a hold by key is then announced.
+func (l *locker) reenter(ctx context.Context, e *entry, r request) (*Lease, error) {
+	if r.byKey && e.byKey.count > 0 {
+		return l.lockAgain(ctx, e, r)
+	}
+	if outer := l.heldIn(ctx, e.key); outer != nil {
+		if !l.cfg.Reentrant {
+			return nil, detail{ErrLockAlreadyHeld, "under the context of its own hold"}
+		}
+		x := outer.h.addLease()
+		if r.byKey {
+			e.byKey = keyHold{lease: x, count: 1}
+		}
+		return x, nil
+	}
+	if r.byKey {
+		e.byKey = keyHold{count: 1}
+	}
+	return nil, nil
+}
+
+// lockAgain is Lock or TryLock of a key that this Locker holds, or is acquiring, by key.
+func (l *locker) lockAgain(ctx context.Context, e *entry, r request) (*Lease, error) {
+	for e.byKey.lease == nil && e.byKey.count > 0 {
+		if !l.cfg.Reentrant || !r.wait {
+			return nil, detail{ErrLockAlreadyHeld, "it is being acquired by another call"}
+		}
+		if err := l.awaitSettled(ctx, e); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case e.byKey.count == 0:
+		return l.reenter(ctx, e, r)
+	case l.leaseErr(e.byKey.lease, time.Now()) != nil:
+		return nil, detail{ErrOwnershipLost, "Unlock it before locking again"}
+	case !l.cfg.Reentrant:
+		return nil, ErrLockAlreadyHeld
+	}
+	e.byKey.count++
+	return e.byKey.lease, nil
+}
+
+// awaitSettled waits until the acquisition by key that is under way has come to something.
+func (l *locker) awaitSettled(ctx context.Context, e *entry) error {
+	if e.byKey.settled == nil {
+		e.byKey.settled = make(chan struct{})
+	}
+	settled := e.byKey.settled
+	l.unlock()
+	defer l.mu.Lock()
+	select {
+	case <-settled:
+		return nil
+	case <-ctx.Done():
+		return because{ErrNotAcquired, ctx.Err()}
+	case <-l.closing:
+		return ErrClosed
+	}
+}
+
+// settleByKey ends the announcement of a hold by key: with its lease, or with nil when there is none.
+func (l *locker) settleByKey(e *entry, x *Lease) {
+	if e.byKey.settled != nil {
+		close(e.byKey.settled)
+	}
+	e.byKey = keyHold{lease: x}
+	if x != nil {
+		e.byKey.count = 1
+	}
+}
+
+// tryTurn takes the turn of e if nobody has it. Otherwise it reports whether the one who has it holds the key.
+func (l *locker) tryTurn(e *entry) (taken, held bool) {
+	if h := e.holder; h != nil && !h.over() && h.expired(time.Now()) {
+		l.lose(h, h.lossReason()) // which passes the turn on
+	}
+	if e.busy {
+		return false, e.holder != nil && !e.holder.over()
+	}
+	e.busy = true
+	return true, false
+}
+
+// awaitTurn takes the turn of e, after all who came before.
+func (l *locker) awaitTurn(ctx context.Context, e *entry) error {
+	l.mu.Lock()
+	if taken, _ := l.tryTurn(e); taken {
+		l.unlock()
+		return nil
+	}
+	turn := make(chan struct{})
+	e.queue = append(e.queue, turn)
+	l.unlock()
+	var err error
+	select {
+	case <-turn:
+		return nil
+	case <-l.closing:
+		err = ErrClosed
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	if i := slices.Index(e.queue, turn); i >= 0 {
+		e.queue = slices.Delete(e.queue, i, i+1)
+	} else {
+		l.nextTurn(e) // it came just then, and goes on to the next one
+	}
+	if e.wary != nil {
+		return because{err, e.wary}
+	}
+	return because{ErrNotAcquired, err}
+}
+
+// nextTurn gives the turn of e to the first who waits.
+func (l *locker) nextTurn(e *entry) {
+	e.holder, e.wary = nil, nil
+	if len(e.queue) == 0 {
+		e.busy = false
+		l.tidy(e)
+		return
+	}
+	close(e.queue[0])
+	e.queue = slices.Delete(e.queue, 0, 1)
+}
+
+// passTurn gives the turn of a hold that has it to the next.
+func (l *locker) passTurn(h *hold) {
+	if h.hasTurn {
+		h.hasTurn = false
+		l.nextTurn(h.e)
+	}
+}

@@ -1,0 +1,142 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// releaseLimit is the longest that one attempt to release may take.
+const releaseLimit = time.Second
+
+var (
+	// errReleased is why a lease ended that was unlocked.
+	errReleased error = detail{ErrLockNotHeld, "it was unlocked"}
+
+	// errUnsure is what Unlock can say when an attempt failed and the next one found nothing to release.
+	errUnsure = errors.New("the outcome is not known: an attempt failed, and the next one found that the lock was gone")
+)
+
+// unlockKey is Locker.Unlock.
+func (l *locker) unlockKey(ctx context.Context, key string) error {
+	l.mu.Lock()
+	e := l.keys[key]
+	switch {
+	case isClosed(l.closing):
+		l.unlock()
+		return l.fail("unlock", key, ErrClosed)
+	case e == nil || e.byKey.lease == nil:
+		l.unlock()
+		return l.fail("unlock", key, ErrLockNotHeld)
+	}
+	x := e.byKey.lease
+	e.byKey.count--
+	if e.byKey.count == 0 {
+		e.byKey = keyHold{}
+		l.tidy(e)
+		l.unlock()
+		return l.unlockLease(ctx, x)
+	}
+	lost := l.leaseErr(x, time.Now())
+	l.unlock()
+	if lost != nil {
+		return l.fail("unlock", key, reasonOf(lost))
+	}
+	return nil
+}
+
+// unlockLease is Lease.Unlock.
+func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
+	h := x.h
+	l.mu.Lock()
+	err := l.leaseErr(x, time.Now())
+	switch {
+	case err == errReleased:
+		err = ErrLockNotHeld
+	case errors.Is(err, ErrOwnershipLost):
+		// A renewal that was applied without our knowing would keep the key for its TTL.
+		l.cleanLost(h)
+		err = reasonOf(err)
+	case err == nil && len(h.leases) > 1:
+		h.dropLease(x)
+		l.unlock()
+		return nil
+	}
+	if err != nil {
+		l.unlock()
+		return l.fail("unlock", h.e.key, err)
+	}
+	l.endHold(h, errReleased)
+	l.ops++
+	l.unlock()
+	defer l.opDone()
+
+	err = l.release(ctx, h)
+	l.mu.Lock()
+	l.passTurn(h)
+	l.unlock()
+	l.tel.released(h.e.key, h.fence, err)
+	if err != nil {
+		return l.fail("unlock", h.e.key, err)
+	}
+	return nil
+}
+
+// cleanLost cleans up after a hold whose deadline has passed.
+func (l *locker) cleanLost(h *hold) {
+	d := h.doubt
+	if !h.told {
+		d.unsure++
+		d.last = latest(d.last, h.lastSent)
+	}
+	h.doubt, h.told = doubt{}, true // once is enough
+	l.clean(h.e.key, h.claim, d, h.maxTTL)
+}
+
+// release takes the token of a hold that is over out of the store. What it cannot do now goes on in the background.
+func (l *locker) release(ctx context.Context, h *hold) error {
+	c := &call{kind: callRelease, claim: h.claim}
+	err := l.askRelease(ctx, c)
+	if err != nil && !errors.Is(err, driver.ErrNotOwner) && ctx.Err() == nil && !isClosed(l.closing) {
+		first := err
+		again := &call{kind: callRelease, claim: h.claim}
+		if err = l.askRelease(ctx, again); errors.Is(err, driver.ErrNotOwner) {
+			err = because{errUnsure, first}
+		}
+	}
+	d := h.doubt
+	switch {
+	case err == nil:
+	case errors.Is(err, errUnsure): // the token is gone, whoever removed it
+	case errors.Is(err, driver.ErrNotOwner):
+		err = because{ErrOwnershipLost, err}
+	default:
+		d.unsure++
+		d.last = latest(d.last, h.lastSent)
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	l.clean(h.e.key, h.claim, d, h.maxTTL)
+	return err
+}
+
+func (l *locker) askRelease(ctx context.Context, c *call) error {
+	answered, err := l.ask(ctx, c, releaseLimit)
+	if answered {
+		return c.err
+	}
+	return err
+}
+
+// dropLease ends one of several leases of h.
+func (h *hold) dropLease(x *Lease) {
+	for i := range h.leases {
+		if h.leases[i] == x {
+			h.leases = append(h.leases[:i:i], h.leases[i+1:]...)
+			break
+		}
+	}
+	x.end(errReleased)
+}

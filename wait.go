@@ -1,0 +1,285 @@
+package dlock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// acquireLimit is the longest that one Acquire may take. Beyond the TTL an answer would be worth nothing.
+const acquireLimit = 5 * time.Second
+
+// acquisition is one owner's way to a key.
+type acquisition struct {
+	l       *locker
+	e       *entry
+	r       request
+	claim   driver.Claim
+	doubt   doubt
+	hasTurn bool
+
+	attempts int
+	busy     bool  // the last answer was that another owner has the key
+	trouble  error // the last answer was this failure
+}
+
+var (
+	// errGaveUp ends a wait whose WaitTimeout has passed.
+	errGaveUp = errors.New("WaitTimeout has passed")
+
+	errTooLate = errors.New("the grant arrived when its TTL had passed")
+)
+
+// newToken returns 16 random bytes as hexadecimal digits.
+func newToken() string {
+	var raw [16]byte
+	var text [32]byte
+	_, _ = rand.Read(raw[:]) // never fails; see crypto/rand
+	hex.Encode(text[:], raw[:])
+	return string(text[:])
+}
+
+// takeTurnAndAcquire waits for the local turn and goes to the backend.
+func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request) (x *Lease, err error) {
+	a := &acquisition{l: l, e: e, r: r}
+	a.newClaim()
+	if r.wait {
+		x, err = a.waitFor(ctx)
+	} else {
+		x, err = a.tryOnce(ctx)
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	if r.byKey {
+		l.settleByKey(e, x)
+	}
+	if x == nil {
+		l.clean(e.key, a.claim, a.doubt, a.claim.TTL)
+		if a.hasTurn {
+			l.nextTurn(e)
+		}
+	}
+	return x, err
+}
+
+func (a *acquisition) newClaim() {
+	a.claim = driver.Claim{Key: a.l.cfg.Prefix + a.e.key, Token: newToken(), Owner: a.l.cfg.Owner, TTL: a.r.ttl}
+	a.doubt = doubt{}
+}
+
+// waitFor is Lock: it tries until it holds the key, ctx or WaitTimeout ends, or MaxRetries are used up.
+func (a *acquisition) waitFor(caller context.Context) (*Lease, error) {
+	ctx := caller
+	if limit := a.l.cfg.WaitTimeout; limit > 0 {
+		c, cancel := context.WithTimeoutCause(caller, limit, errGaveUp)
+		defer cancel()
+		ctx = c
+	}
+	if err := a.l.awaitTurn(ctx, a.e); err != nil {
+		return nil, a.gaveUp(caller, ctx, err)
+	}
+	a.hasTurn = true
+	for {
+		x, err := a.attempt(ctx, a.wayToWait())
+		switch {
+		case x != nil:
+			return x, nil
+		case errors.Is(err, ErrClosed):
+			return nil, ErrClosed
+		case ctx.Err() != nil:
+			return nil, a.gaveUp(caller, ctx, a.outcome(ctx.Err()))
+		case errors.Is(err, driver.ErrPermanent):
+			return nil, err
+		case errors.Is(err, errors.ErrUnsupported) && a.wayToWait() == callWait:
+			a.l.noWait.Store(true)
+			a.attempts--
+			continue
+		case a.busy && a.attempts == 1 && a.l.instant && a.wayToWait() == callWait:
+			continue // there was nothing to lose by asking first
+		case a.l.cfg.MaxRetries > 0 && a.attempts > a.l.cfg.MaxRetries:
+			return nil, a.outcome(fmt.Errorf("%d attempts were made", a.attempts))
+		}
+		if err := a.pause(ctx); err != nil {
+			return nil, a.gaveUp(caller, ctx, a.outcome(err))
+		}
+	}
+}
+
+// wayToWait is Wait where the driver has it; a limited number of attempts is made by polling on every driver. Where a call costs nothing the first
+// one asks without waiting.
+func (a *acquisition) wayToWait() callKind {
+	if a.l.waiter != nil && !a.l.noWait.Load() && a.l.cfg.MaxRetries == 0 && (a.attempts > 0 || !a.l.instant) {
+		return callWait
+	}
+	return callAcquire
+}
+
+// outcome says that the wait ended because of why: while another owner had the key, or with the backend in trouble.
+func (a *acquisition) outcome(why error) error {
+	switch {
+	case errors.Is(why, ErrClosed):
+		return ErrClosed
+	case a.busy:
+		return because{ErrNotAcquired, why}
+	case a.trouble != nil:
+		return because{why, a.trouble}
+	default:
+		return why
+	}
+}
+
+// gaveUp takes the end of WaitTimeout for what it is: not the end of the caller's context.
+func (a *acquisition) gaveUp(caller, ctx context.Context, err error) error {
+	if caller.Err() != nil || context.Cause(ctx) != errGaveUp {
+		return err
+	}
+	switch {
+	case errors.Is(err, ErrNotAcquired):
+		return because{ErrNotAcquired, errGaveUp}
+	case a.trouble != nil:
+		return because{errGaveUp, a.trouble}
+	default:
+		return errGaveUp
+	}
+}
+
+// pause waits between two attempts. Under long waits the pause grows, up to tenfold; each time at random between half of it and all.
+func (a *acquisition) pause(ctx context.Context) error {
+	d := a.l.cfg.RetryInterval
+	if a.l.cfg.MaxRetries == 0 {
+		for range min(a.attempts-1, 12) {
+			d = min(d*5/4, 10*a.l.cfg.RetryInterval)
+		}
+		d = d/2 + mathrand.N(d/2+1)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.l.closing:
+		return ErrClosed
+	}
+}
+
+// tryOnce is TryLock: one attempt, and one more with the same token if the outcome of the first is not known.
+func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
+	a.l.mu.Lock()
+	taken, held := a.l.tryTurn(a.e)
+	a.l.unlock()
+	if held {
+		return nil, nil
+	}
+	a.hasTurn = taken
+	for {
+		x, err := a.attempt(ctx, callAcquire)
+		if a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+			x, err = a.attempt(ctx, callAcquire)
+		}
+		if x != nil || !a.busy {
+			return x, err
+		}
+		// The holder might be a token of our own that was left behind.
+		again, err := a.l.sweepNow(ctx, a.e)
+		if err != nil || !again {
+			return nil, err
+		}
+	}
+}
+
+// attempt sends one request. The error is what the backend said, ErrClosed, or what ended the wait for an answer.
+func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error) {
+	if isClosed(a.l.closing) {
+		return nil, ErrClosed
+	}
+	a.attempts++
+	limit := min(a.claim.TTL, acquireLimit)
+	if kind == callWait {
+		limit = 0
+	}
+	c := &call{kind: kind, claim: a.claim}
+	answered, err := a.l.ask(ctx, c, limit)
+	if answered {
+		err = c.err
+	}
+	held := errors.Is(err, driver.ErrHeld)
+	if a.unsure(c, err) {
+		a.l.mu.Lock()
+		a.doubt.add(c)
+		a.l.mu.Unlock()
+	}
+	if err == nil {
+		var x *Lease
+		if x, err = a.install(ctx, c); x != nil {
+			return x, nil
+		}
+	}
+	if isClosed(a.l.closing) {
+		return nil, ErrClosed
+	}
+	a.busy, a.trouble = held, nil
+	if !held {
+		a.trouble = err
+	}
+	if a.hasTurn {
+		a.l.mu.Lock()
+		a.e.wary = a.trouble
+		a.l.unlock()
+	}
+	return nil, err
+}
+
+// unsure reports whether c may have put the token into the store although it did not bring a grant. An error says little: the request may
+// have been applied, and whoever waits may be queued.
+func (a *acquisition) unsure(c *call, err error) bool {
+	switch {
+	case c.sent.IsZero(), err == nil:
+		return false
+	case errors.Is(err, driver.ErrHeld):
+		return c.kind == callWait
+	default:
+		return !errors.Is(err, driver.ErrPermanent) && !errors.Is(err, errors.ErrUnsupported)
+	}
+}
+
+// install makes a hold of the grant that c brought, unless it came too late.
+func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
+	l, now := a.l, time.Now()
+	h := &hold{
+		l: l, e: a.e, fence: c.grant.Fence, renew: !a.r.noRenewal, claim: a.claim,
+		lastSent: c.sent, maxTTL: a.claim.TTL, doubt: a.doubt, hasTurn: a.hasTurn,
+	}
+	start := h.granted(c.grant, a.claim.TTL, c.sent)
+	err := ctx.Err() // a caller who has gone cannot be given a lock
+	l.mu.Lock()
+	defer l.unlock()
+	switch {
+	case isClosed(l.closing):
+		err = ErrClosed
+	case err == nil && h.expired(now):
+		err = errTooLate
+	}
+	if err != nil {
+		// A release will be sent for this token, so it must not acquire again.
+		a.doubt.add(c)
+		l.clean(a.e.key, a.claim, a.doubt, a.claim.TTL)
+		a.newClaim()
+		return nil, err
+	}
+	h.leases = h.room[:0]
+	x := h.addLease()
+	h.renewAt = l.nextRenewal(h, start, mathrand.Float64())
+	l.watch(h)
+	if h.hasTurn {
+		a.e.holder, a.e.wary = h, nil
+	}
+	return x, nil
+}

@@ -1,0 +1,249 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// renewWorkers is how many holds are renewed at the same time where the driver cannot renew many at once.
+const renewWorkers = 16
+
+// watch plans what comes next for h: the renewal, or the deadline.
+func (l *locker) watch(h *hold) {
+	if h.renew && !h.inFlight && h.renewAt.Before(h.deadline) {
+		l.sched.add(&h.task, h, h.renewAt, l.interval(h)/8)
+	} else {
+		l.sched.add(&h.task, h, h.deadline, 0)
+	}
+}
+
+func (l *locker) interval(h *hold) time.Duration { return or(l.cfg.RenewInterval, h.claim.TTL/3) }
+
+// due is called when the renewal or the deadline has come.
+func (h *hold) due(now time.Time) {
+	switch {
+	case h.expired(now):
+		h.l.lose(h, h.lossReason())
+	case h.renew && !h.inFlight && !now.Before(h.renewAt.Add(-h.early)):
+		h.inFlight = true
+		h.l.dueNow = append(h.l.dueNow, h)
+		h.l.watch(h)
+	default:
+		h.l.watch(h)
+	}
+}
+
+// attemptLimit is how long one renewal of h may take: a sixth of the TTL, or a third of what is left if that is less. A quarter of it is
+// kept back for an answer that is on its way when the limit ends.
+func (h *hold) attemptLimit(now time.Time) time.Duration {
+	return max(time.Millisecond, min(h.claim.TTL/6, h.deadline.Sub(now)/3)*3/4)
+}
+
+// sendRenewals sends what has become due, together as far as one time limit suits: a hold that is near its end must not make
+// the others hurry, nor wait for them.
+func (l *locker) sendRenewals(now time.Time) {
+	if len(l.dueNow) == 0 {
+		return
+	}
+	groups := map[int][]*hold{}
+	for _, h := range l.dueNow {
+		n := bits.Len64(uint64(h.attemptLimit(now)))
+		groups[n] = append(groups[n], h)
+	}
+	l.dueNow = nil
+	for _, holds := range groups {
+		l.ops++
+		go func() {
+			l.renewAll(holds)
+			l.opDone()
+		}()
+	}
+}
+
+// renewAll renews holds, at once or one by one.
+func (l *locker) renewAll(holds []*hold) {
+	if l.batcher != nil && !l.noBatch.Load() && l.renewBatch(holds) {
+		return
+	}
+	var wg sync.WaitGroup
+	next := make(chan *hold)
+	for range min(renewWorkers, len(holds)) {
+		wg.Go(func() {
+			for h := range next {
+				l.renewOne(h)
+			}
+		})
+	}
+	for _, h := range holds {
+		next <- h
+	}
+	close(next)
+	wg.Wait()
+}
+
+// renewBatch reports false if the driver cannot do it after all.
+func (l *locker) renewBatch(holds []*hold) bool {
+	now := time.Now()
+	l.mu.Lock()
+	limit := holds[0].attemptLimit(now)
+	for _, h := range holds[1:] {
+		limit = min(limit, h.attemptLimit(now))
+	}
+	l.mu.Unlock()
+
+	c := &call{kind: callRenewBatch, holds: holds}
+	answered, why := l.ask(context.Background(), c, limit)
+	if answered && len(c.renewals) > 0 && errors.Is(c.renewals[0].Err, errors.ErrUnsupported) {
+		l.noBatch.Store(true)
+		return false
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	if answered && len(c.renewals) != len(c.holds) {
+		why = or(c.err, fmt.Errorf("the driver answered %d of %d renewals", len(c.renewals), len(c.holds)))
+	}
+	jitter := rand.Float64() // the same for all of them, so that they stay together
+	now = time.Now()
+	for i, h := range c.holds {
+		r := driver.Renewal{Err: why}
+		if why == nil {
+			r = c.renewals[i]
+		}
+		l.renewed(h, r, c.sent, now, jitter)
+	}
+	return true
+}
+
+func (l *locker) renewOne(h *hold) {
+	l.mu.Lock()
+	limit := h.attemptLimit(time.Now())
+	c := &call{kind: callRenew, claim: h.claim, holds: []*hold{h}}
+	l.mu.Unlock()
+	answered, why := l.ask(context.Background(), c, limit)
+	l.mu.Lock()
+	defer l.unlock()
+	if answered {
+		why = c.err
+	}
+	l.renewed(h, driver.Renewal{Grant: c.grant, Err: why}, c.sent, time.Now(), rand.Float64())
+}
+
+// stillHeld leaves out of c the holds that ended since it was planned, so that none is renewed after its Unlock, and notes for the others that
+// something is sent. It returns the claims of those.
+func (l *locker) stillHeld(c *call) []driver.Claim {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := make([]*hold, 0, len(c.holds))
+	claims := make([]driver.Claim, 0, len(c.holds))
+	for _, h := range c.holds {
+		if !h.over() {
+			h.lastSent = time.Now()
+			held = append(held, h)
+			claims = append(claims, h.claim)
+		}
+	}
+	c.holds = held
+	return claims
+}
+
+// renewed takes the answer to a renewal of h that was sent at sent.
+func (l *locker) renewed(h *hold, r driver.Renewal, sent, now time.Time, jitter float64) {
+	h.inFlight = false
+	switch {
+	case h.over():
+		return
+	case h.expired(now):
+		l.lose(h, h.lossReason())
+		return
+	case r.Err == nil:
+		h.failures, h.lastErr = 0, nil
+		start := h.granted(r.Grant, h.claim.TTL, sent)
+		h.renewAt = l.nextRenewal(h, start, jitter)
+	case errors.Is(r.Err, driver.ErrNotOwner):
+		h.told = true
+		l.lose(h, r.Err)
+		return
+	default:
+		h.failures, h.lastErr = h.failures+1, r.Err
+		left := h.deadline.Sub(now)
+		h.renewAt = now.Add(max(time.Millisecond, min(h.claim.TTL/20, left/4)))
+		key, n := h.e.key, h.failures
+		l.later(func() { l.tel.renewFailed(key, r.Err, n, left) })
+	}
+	l.watch(h)
+}
+
+// nextRenewal is when a hold whose TTL counts from start is to be renewed: after nine to ten tenths of the interval.
+func (l *locker) nextRenewal(h *hold, start time.Time, jitter float64) time.Time {
+	whole := l.interval(h)
+	return start.Add(whole - time.Duration(jitter*float64(whole)/10))
+}
+
+// lossReason says why the deadline of h has passed.
+func (h *hold) lossReason() error {
+	if h.lastErr != nil {
+		return because{errDeadline, h.lastErr}
+	}
+	return errDeadline
+}
+
+// extend is Lease.Extend.
+func (l *locker) extend(ctx context.Context, x *Lease, ttl time.Duration) error {
+	fail := func(err error) error { return &Error{Op: "extend", Driver: l.cfg.Driver, Key: x.Key(), Err: err} }
+	if err := l.checkTTL(ttl); err != nil {
+		return fail(err)
+	}
+	if err := ctx.Err(); err != nil && x.Err() == nil {
+		return fail(err)
+	}
+	l.mu.Lock()
+	now := time.Now()
+	if err := l.leaseErr(x, now); err != nil {
+		l.unlock()
+		return fail(reasonOf(err))
+	}
+	h := x.h
+	c := &call{kind: callRenew, claim: h.claim, holds: []*hold{h}}
+	c.claim.TTL = ttl
+	limit := h.deadline.Sub(now)
+	h.maxTTL = max(h.maxTTL, ttl)
+	l.unlock()
+
+	answered, why := l.ask(ctx, c, limit)
+	l.mu.Lock()
+	defer l.unlock()
+	if answered {
+		why = c.err
+	}
+	now = time.Now()
+	switch err := l.leaseErr(x, now); {
+	case err != nil:
+		return fail(reasonOf(err))
+	case errors.Is(why, driver.ErrNotOwner):
+		h.told = true
+		l.lose(h, why)
+		return fail(reasonOf(x.err))
+	case why != nil:
+		return fail(why)
+	}
+	h.claim.TTL = ttl
+	start := h.granted(c.grant, ttl, c.sent)
+	h.renewAt = l.nextRenewal(h, start, rand.Float64())
+	l.watch(h)
+	return nil
+}
+
+// reasonOf takes the *Error off a lease's reason, to be put into another one.
+func reasonOf(err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
