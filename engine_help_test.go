@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -119,7 +120,7 @@ func newNetwork() *network { return &network{store: memory.New()} }
 // named opens a client of the store with the given name.
 func named(t *testing.T, name string) *network {
 	t.Helper()
-	b, err := memory.Driver{}.Open("memory://" + name)
+	b, err := memory.Driver{}.Open("memory://" + strings.ReplaceAll(name, "/", "."))
 	if err != nil {
 		t.Fatal(err)
 	}

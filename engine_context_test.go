@@ -1,0 +1,359 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+func TestCtxBoundsTheCallAndNotTheHold(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, newNetwork(), dlock.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		x, err := dlock.Acquire(ctx, l, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		time.Sleep(time.Minute)
+		if !x.Held() {
+			t.Errorf("the hold ended with the ctx it was acquired with: %v", x.Err())
+		}
+	})
+}
+
+func TestCallsReturnSoonAfterCtxEnds(t *testing.T) {
+	calls := map[string]func(ctx context.Context, l dlock.Locker, x *dlock.Lease) error{
+		"Lock":    func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { return l.Lock(ctx, "k") },
+		"TryLock": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { _, err := l.TryLock(ctx, "k"); return err },
+		"Acquire": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { _, err := dlock.Acquire(ctx, l, "k"); return err },
+		"Unlock":  func(ctx context.Context, _ dlock.Locker, x *dlock.Lease) error { return x.Unlock(ctx) },
+		"Extend":  func(ctx context.Context, _ dlock.Locker, x *dlock.Lease) error { return x.Extend(ctx, time.Hour) },
+		"Ping":    func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { return dlock.Ping(ctx, l) },
+		"Do": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error {
+			return dlock.Do(ctx, l, "k", func(context.Context) error { return nil })
+		},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n := newNetwork()
+				l := open(t, n, dlock.Config{DefaultTTL: time.Hour})
+				x := acquire(t, l, "held")
+				f, _ := hang(t)
+				n.on(f)
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(200*time.Millisecond, cancel)
+				within(t, 300*time.Millisecond, name, func() {
+					wantErr(t, name, call(ctx, l, x), context.Canceled)
+				})
+			})
+		})
+	}
+}
+
+func TestACtxThatIsDoneSendsNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := l.TryLock(ctx, "k")
+		wantErr(t, "TryLock", err, context.Canceled)
+		wantErr(t, "Lock", l.Lock(ctx, "k"), context.Canceled)
+		_, err = dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.Canceled)
+		wantErr(t, "Ping", dlock.Ping(ctx, l), context.Canceled)
+		if errors.Is(err, dlock.ErrNotAcquired) {
+			t.Error("a ctx that was done at entry says nothing about who has the key")
+		}
+		if got := n.requests(); len(got) > 0 {
+			t.Errorf("%v was sent", got)
+		}
+	})
+}
+
+func TestTheCallsLeftBehindAreBounded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: time.Second})
+		x := acquire(t, l, "held", dlock.WithTTL(time.Hour))
+		stuck, free := hang(t)
+		n.on(stuck, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range dlock.MaxAbandoned {
+			wg.Go(func() { _, _ = l.TryLock(ctx, fmt.Sprint(i)) })
+		}
+		wg.Wait()
+		sent := len(n.requests(opAcquire))
+		short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := l.TryLock(short, "one more")
+		wantErr(t, "TryLock beyond the bound", err, context.DeadlineExceeded)
+		if got := len(n.requests(opAcquire)); got != sent {
+			t.Errorf("%d calls were sent beyond the bound", got-sent)
+		}
+		if !x.Held() {
+			t.Error("a hold was lost because other calls hang")
+		}
+		n.heal()
+		free()
+		ok, err := l.TryLock(t.Context(), "one more")
+		if !ok || err != nil {
+			t.Errorf("TryLock after the calls returned: %v, %v", ok, err)
+		}
+	})
+}
+
+func TestALockCancelledAtAnyPointLeavesNothing(t *testing.T) {
+	faults := map[string]fault{"healthy": slow(3 * time.Millisecond), "lost replies": loseReply, "slow replies": slowReply(5 * time.Millisecond)}
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n, other := named(t, t.Name()), named(t, t.Name())
+				l, lo := open(t, n, dlock.Config{}), open(t, other, dlock.Config{})
+				for i := range 200 {
+					n.on(f, opAcquire, opWait)
+					ctx, cancel := context.WithCancel(t.Context())
+					time.AfterFunc(rand.N(8*time.Millisecond), cancel)
+					var x *dlock.Lease
+					within(t, 110*time.Millisecond, "Acquire", func() { x, _ = dlock.Acquire(ctx, l, "k") })
+					if x != nil {
+						_ = x.Unlock(t.Context())
+					}
+					cancel()
+					n.heal()
+					healed := time.Now()
+					y := acquire(t, lo, "k")
+					if took := time.Since(healed); took > time.Second {
+						t.Fatalf("round %d: the key was free after %v, want within 1s", i, took)
+					}
+					_ = y.Unlock(t.Context())
+				}
+				time.Sleep(time.Minute)
+				if got := dlock.Entries(l); got != 0 {
+					t.Errorf("%d keys are still known", got)
+				}
+			})
+		})
+	}
+}
+
+// delayedAcquire answers with an error at once and lets the request reach the store d later.
+func delayedAcquire(d time.Duration) fault {
+	return func(_ context.Context, _ op, next func() error) error {
+		time.AfterFunc(d, func() { _ = next() })
+		return errNetwork
+	}
+}
+
+func TestCleanUpRepeatsThoughTheTokenWasNotThere(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, polled{n}, dlock.Config{DefaultTTL: 10 * time.Second})
+		n.on(delayedAcquire(4*time.Second), opAcquire)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, errNetwork)
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(4600 * time.Millisecond)
+		if n.holder(t, "k") != 0 {
+			t.Error("an acquire that reached the store late was not taken back within half a second")
+		}
+		time.Sleep(time.Minute)
+		last := begin
+		for _, s := range n.requests(opRelease) {
+			if gap := s.at.Sub(last); gap > 500*time.Millisecond {
+				t.Errorf("%v between two releases, want at most 500ms", gap)
+			}
+			last = s.at
+		}
+		if end := last.Sub(begin); end > 10500*time.Millisecond {
+			t.Errorf("releases went on for %v, want no longer than the TTL", end)
+		}
+	})
+}
+
+func TestCleanUpEndsWhenTheTokenWasRemoved(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(slowReply(time.Second), opWait)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		if n.holder(t, "k") != 0 {
+			t.Error("the key is still held")
+		}
+		if got := len(n.requests(opRelease)); got > 12 {
+			t.Errorf("%d releases were sent for a token that was removed", got)
+		}
+		if got := dlock.Entries(l); got != 0 {
+			t.Errorf("%d keys are still known", got)
+		}
+	})
+}
+
+func TestCleanUpGoesOnWhileTheAcquireHangs(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, polled{n}, dlock.Config{DefaultTTL: time.Second})
+		wire := make(chan struct{})
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			<-wire
+			return next()
+		}, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(time.Minute) // much longer than the TTL
+		close(wire)
+		time.Sleep(time.Second)
+		if n.holder(t, "k") != 0 {
+			t.Error("an acquire that hung for a minute still holds the key a second after it was applied")
+		}
+	})
+}
+
+func TestALostReplyIsReadBack(t *testing.T) {
+	once := func() fault {
+		var once sync.Once
+		return func(_ context.Context, _ op, next func() error) error {
+			err := next()
+			once.Do(func() { err = errNetwork })
+			return err
+		}
+	}
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(once(), opAcquire)
+		ok, err := l.TryLock(t.Context(), "try")
+		if !ok || err != nil {
+			t.Errorf("TryLock whose first reply was lost: %v, %v; want true", ok, err)
+		}
+		n.on(once(), opWait)
+		if err := l.Lock(t.Context(), "lock"); err != nil {
+			t.Errorf("Lock whose first reply was lost: %v", err)
+		}
+		fence := n.holder(t, "lock")
+		x, _ := dlock.LeaseOf(l, "lock")
+		if fence == 0 || fence != x.Fence() {
+			t.Errorf("the store says fence %d, the lease %d", fence, x.Fence())
+		}
+		// The first request might arrive once more after the release, so the token is looked after.
+		if err := l.Unlock(t.Context(), "lock"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if got := len(n.requests(opRelease)); got < 2 {
+			t.Errorf("%d releases, want further ones for the acquire of unknown outcome", got)
+		}
+	})
+}
+
+func TestTryLockDuringCleanUpIsNeverFalse(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(func(_ context.Context, o op, next func() error) error {
+			if o == opWait {
+				return loseReply(nil, o, next)
+			}
+			return refuse(nil, o, next)
+		}, opWait, opRelease)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, errNetwork)
+		if n.holder(t, "k") == 0 {
+			t.Fatal("the key is free; the test shows nothing")
+		}
+		time.Sleep(50 * time.Millisecond)
+		ok, err := l.TryLock(t.Context(), "k")
+		if ok || err == nil {
+			t.Errorf("TryLock while our own token could not be removed: %v, %v; want an error", ok, err)
+		}
+		wantErr(t, "TryLock", err, errNetwork)
+		n.heal()
+		ok, err = l.TryLock(t.Context(), "k")
+		if !ok || err != nil {
+			t.Errorf("TryLock after the network healed: %v, %v; want true", ok, err)
+		}
+	})
+}
+
+func TestUnknownIsNotBusy(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, n, dlock.Config{}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		ok, err := l.TryLock(t.Context(), "k")
+		if ok || err != nil {
+			t.Errorf("TryLock of another's lock: %v, %v; want false", ok, err)
+		}
+		n.on(refuse)
+		ok, err = l.TryLock(t.Context(), "k")
+		if ok || !errors.Is(err, errNetwork) {
+			t.Errorf("TryLock during an outage: %v, %v; want the network's error", ok, err)
+		}
+		n.on(loseReply)
+		ok, err = l.TryLock(t.Context(), "free")
+		if ok || !errors.Is(err, errNetwork) {
+			t.Errorf("TryLock whose replies are lost: %v, %v; want the network's error", ok, err)
+		}
+		if errors.Is(err, dlock.ErrNotAcquired) || errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%v says that another owner has the key", err)
+		}
+		if got := len(n.requests(opAcquire)); got != 5 {
+			t.Errorf("%d attempts, want one, and two each where the outcome was unknown", got)
+		}
+		n.heal()
+		synctest.Wait()
+	})
+}
+
+func TestBusyAndSlowCanBeToldApart(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		for _, poll := range []bool{true, false} {
+			n, other := named(t, fmt.Sprint(poll)), named(t, fmt.Sprint(poll))
+			var b driver.Backend = n
+			if poll {
+				b = polled{n}
+			}
+			l, lo := open(t, b, dlock.Config{}), open(t, other, dlock.Config{})
+			lock(t, lo, "k")
+			try := func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				err := l.Lock(ctx, "k")
+				wantErr(t, "Lock", err, context.DeadlineExceeded)
+				return err
+			}
+			wantErr(t, "busy", try(), dlock.ErrNotAcquired)
+			for name, f := range map[string]fault{"refuse": refuse, "slow": slow(time.Hour), "mute": func(context.Context, op, func() error) error { time.Sleep(time.Hour); return errNetwork }} {
+				n.on(f, opAcquire, opWait)
+				if err := try(); errors.Is(err, dlock.ErrNotAcquired) {
+					t.Errorf("poll %v, %s: %v matches ErrNotAcquired", poll, name, err)
+				}
+			}
+			n.heal()
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}
