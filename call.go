@@ -168,7 +168,7 @@ func (l *locker) launch(ctx context.Context, c *call, limit time.Duration) error
 		l.sched.add(&c.task, c, c.limit, 0)
 	}
 	l.running++
-	go c.run()
+	l.workers.start(c)
 	return nil
 }
 
@@ -213,12 +213,15 @@ func (l *locker) gateOf(c *call) *gate {
 	return &l.callGate
 }
 
-// run makes the call and hands the answer over.
-func (c *call) run() {
+// run makes the call and hands the answer over. It reports whether w is kept for another one.
+func (c *call) run(w *worker) (kept bool) {
 	// A driver that does not return, as when a mock ends the goroutine, is a failure like any other.
 	a := answer{err: errNoReturn}
-	defer func() { c.finish(a) }()
+	returned := false
+	defer func() { kept = c.finish(a, w, returned) }()
 	a = c.make()
+	returned = true
+	return false
 }
 
 func (c *call) make() (a answer) {
@@ -246,11 +249,12 @@ func (c *call) make() (a answer) {
 
 var errNoReturn = errors.New("the driver did not return from the call")
 
-func (c *call) finish(a answer) {
+func (c *call) finish(a answer, w *worker, returned bool) (kept bool) {
 	l := c.l
 	l.mu.Lock()
 	c.answered, c.answer = true, a
 	l.running--
+	kept = returned && l.keep(w)
 	l.sched.remove(&c.task)
 	if c.left {
 		g := l.gateOf(c)
@@ -266,6 +270,7 @@ func (c *call) finish(a answer) {
 	l.unlock()
 	c.cancel(context.Canceled) // as with any call, what the driver derived from its context ends with it
 	c.poke()
+	return kept
 }
 
 func (c *call) poke() {

@@ -44,7 +44,6 @@ type stray struct {
 	ttl      time.Duration
 	doubt    doubt
 	pause    time.Duration
-	sent     time.Time
 	sweeping bool
 	gone     bool
 }

@@ -113,6 +113,7 @@ func (l *locker) stop() {
 			c.cancel(ErrClosed)
 		}
 	}
+	l.workers.due(time.Time{})
 	l.sched.stop()
 }
 

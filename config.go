@@ -77,7 +77,7 @@ func (c *Config) validate() error {
 	case len(c.Owner) > maxOwnerLen:
 		return badField("Owner", "%d bytes long; at most %d are accepted", len(c.Owner), maxOwnerLen)
 	case !utf8.ValidString(c.Owner) || strings.ContainsFunc(c.Owner, unicode.IsControl):
-		return badField("Owner", "%q is not printable text", c.Owner)
+		return badField("Owner", "%q; accepted is printable text", c.Owner)
 	case ttl < MinTTL || ttl > MaxTTL:
 		return badField("DefaultTTL", "%v; accepted is %v to %v", c.DefaultTTL, MinTTL, MaxTTL)
 	case c.RetryInterval < 0 || c.RetryInterval > time.Hour:

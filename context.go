@@ -58,7 +58,7 @@ func (c *leaseContext) Err() error {
 		return err
 	}
 	if c.lease.Err() != nil {
-		<-c.Context.Done() // closed by the lease's end, which has happened
+		<-c.Done() // closed by the lease's end, which has happened
 	}
 	return c.Context.Err()
 }

@@ -32,12 +32,18 @@ func TestCtxBoundsTheCallAndNotTheHold(t *testing.T) {
 
 func TestCallsReturnSoonAfterCtxEnds(t *testing.T) {
 	calls := map[string]func(ctx context.Context, l dlock.Locker, x *dlock.Lease) error{
-		"Lock":    func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { return l.Lock(ctx, "k") },
-		"TryLock": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { _, err := l.TryLock(ctx, "k"); return err },
-		"Acquire": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { _, err := dlock.Acquire(ctx, l, "k"); return err },
-		"Unlock":  func(ctx context.Context, _ dlock.Locker, x *dlock.Lease) error { return x.Unlock(ctx) },
-		"Extend":  func(ctx context.Context, _ dlock.Locker, x *dlock.Lease) error { return x.Extend(ctx, time.Hour) },
-		"Ping":    func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { return dlock.Ping(ctx, l) },
+		"Lock": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { return l.Lock(ctx, "k") },
+		"TryLock": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error {
+			_, err := l.TryLock(ctx, "k")
+			return err
+		},
+		"Acquire": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error {
+			_, err := dlock.Acquire(ctx, l, "k")
+			return err
+		},
+		"Unlock": func(ctx context.Context, _ dlock.Locker, x *dlock.Lease) error { return x.Unlock(ctx) },
+		"Extend": func(ctx context.Context, _ dlock.Locker, x *dlock.Lease) error { return x.Extend(ctx, time.Hour) },
+		"Ping":   func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error { return dlock.Ping(ctx, l) },
 		"Do": func(ctx context.Context, l dlock.Locker, _ *dlock.Lease) error {
 			return dlock.Do(ctx, l, "k", func(context.Context) error { return nil })
 		},
@@ -271,11 +277,11 @@ func TestTryLockDuringCleanUpIsNeverFalse(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := newNetwork()
 		l := open(t, n, dlock.Config{})
-		n.on(func(_ context.Context, o op, next func() error) error {
+		n.on(func(ctx context.Context, o op, next func() error) error {
 			if o == opWait {
-				return loseReply(nil, o, next)
+				return loseReply(ctx, o, next)
 			}
-			return refuse(nil, o, next)
+			return refuse(ctx, o, next)
 		}, opWait, opRelease)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()

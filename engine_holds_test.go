@@ -242,6 +242,7 @@ func TestATurnThatComesWithTheCancelGoesOn(t *testing.T) {
 			go cancel()
 			_ = x.Unlock(t.Context())
 			wg.Wait() // hangs, and so fails, if the turn is lost
+			synctest.Wait()
 			if got := dlock.Entries(l); got != 0 {
 				t.Errorf("%d keys are still known", got)
 			}
@@ -327,10 +328,13 @@ func TestTryAcquireIsAnsweredByTheStore(t *testing.T) {
 
 func TestLockingAgainUnderItsOwnContext(t *testing.T) {
 	ways := map[string]func(ctx context.Context, l dlock.Locker) error{
-		"Lock":       func(ctx context.Context, l dlock.Locker) error { return l.Lock(ctx, "k") },
-		"TryLock":    func(ctx context.Context, l dlock.Locker) error { _, err := l.TryLock(ctx, "k"); return err },
-		"Acquire":    func(ctx context.Context, l dlock.Locker) error { _, err := dlock.Acquire(ctx, l, "k"); return err },
-		"TryAcquire": func(ctx context.Context, l dlock.Locker) error { _, _, err := dlock.TryAcquire(ctx, l, "k"); return err },
+		"Lock":    func(ctx context.Context, l dlock.Locker) error { return l.Lock(ctx, "k") },
+		"TryLock": func(ctx context.Context, l dlock.Locker) error { _, err := l.TryLock(ctx, "k"); return err },
+		"Acquire": func(ctx context.Context, l dlock.Locker) error { _, err := dlock.Acquire(ctx, l, "k"); return err },
+		"TryAcquire": func(ctx context.Context, l dlock.Locker) error {
+			_, _, err := dlock.TryAcquire(ctx, l, "k")
+			return err
+		},
 		"Do": func(ctx context.Context, l dlock.Locker) error {
 			return dlock.Do(ctx, l, "k", func(context.Context) error { return nil })
 		},

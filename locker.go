@@ -32,6 +32,7 @@ type locker struct {
 	keys      map[string]*entry
 	sched     sched
 	dueNow    []*hold // to be renewed by the present tick
+	workers   workers
 	callGate  gate
 	renewGate gate
 	strays    int      // tokens that are being cleaned up
@@ -129,7 +130,7 @@ func (l *locker) leaseOf(key string) (*Lease, bool) {
 // Ping is dlock.Ping.
 func (l *locker) Ping(ctx context.Context) error {
 	checkContext(ctx)
-	err := error(errors.ErrUnsupported)
+	err := errors.ErrUnsupported
 	switch {
 	case isClosed(l.closing):
 		err = ErrClosed

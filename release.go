@@ -53,7 +53,7 @@ func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 	l.mu.Lock()
 	err := l.leaseErr(x, time.Now())
 	switch {
-	case err == errReleased:
+	case errors.Is(err, ErrLockNotHeld):
 		err = ErrLockNotHeld
 	case errors.Is(err, ErrOwnershipLost):
 		// A renewal that was applied without our knowing would keep the key for its TTL.

@@ -136,7 +136,7 @@ func (a *acquisition) outcome(why error) error {
 
 // gaveUp takes the end of WaitTimeout for what it is: not the end of the caller's context.
 func (a *acquisition) gaveUp(caller, ctx context.Context, err error) error {
-	if caller.Err() != nil || context.Cause(ctx) != errGaveUp {
+	if caller.Err() != nil || !errors.Is(context.Cause(ctx), errGaveUp) {
 		return err
 	}
 	switch {

@@ -243,7 +243,7 @@ func Redact(dsn string) string {
 
 func isScheme(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r == '+' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z')
+		return r != '+' && r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
 	})
 }
 

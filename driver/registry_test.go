@@ -95,7 +95,7 @@ func TestOpenLeavesAnErrorWithoutSecretsAsItIs(t *testing.T) {
 	want := errors.New("mystore: localhost is no good, try default")
 	name := register(t, func(string) (driver.Backend, error) { return nil, want })
 	for _, dsn := range []string{"", "x://localhost", "x://u:secret@localhost", "x://localhost/0?timeout=17s", "mystore://mystore:secret@localhost"} {
-		if _, err := driver.Open(name, dsn); err != want {
+		if _, err := driver.Open(name, dsn); err != want { //nolint:errorlint // it must be untouched
 			t.Errorf("Open(%q) = %v, want the very error of the driver", dsn, err)
 		}
 	}

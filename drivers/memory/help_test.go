@@ -35,7 +35,7 @@ func acquire(t *testing.T, b driver.Backend, c driver.Claim) driver.Grant {
 
 func refuseAcquire(t *testing.T, b driver.Backend, c driver.Claim) {
 	t.Helper()
-	if g, err := b.Acquire(t.Context(), c); err != driver.ErrHeld || g != (driver.Grant{}) {
+	if g, err := b.Acquire(t.Context(), c); !errors.Is(err, driver.ErrHeld) || g != (driver.Grant{}) {
 		t.Fatalf("Acquire of %q by %s = %+v, %v; want ErrHeld", c.Key, c.Owner, g, err)
 	}
 }
@@ -136,6 +136,6 @@ func open(t *testing.T, dsn string) *memory.Backend {
 	if err != nil {
 		t.Fatalf("Open(%q) = %v, want nil", dsn, err)
 	}
-	t.Cleanup(func() { b.Close() })
+	t.Cleanup(func() { _ = b.Close() })
 	return b.(*memory.Backend)
 }

@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"testing"
@@ -144,7 +145,7 @@ func TestBreakFreesTheHolderItWasShownAndNoOther(t *testing.T) {
 		b := memory.New()
 		refuse := func(when string, fence uint64) {
 			t.Helper()
-			if err := b.Break(t.Context(), "k", fence); err != driver.ErrNotOwner {
+			if err := b.Break(t.Context(), "k", fence); !errors.Is(err, driver.ErrNotOwner) {
 				t.Errorf("Break %s = %v, want ErrNotOwner", when, err)
 			}
 		}
@@ -160,7 +161,7 @@ func TestBreakFreesTheHolderItWasShownAndNoOther(t *testing.T) {
 		if g.Fence <= first || !g.Start.Equal(time.Now()) {
 			t.Errorf("Wait = %+v, want the lock handed over at once", g)
 		}
-		if _, err := b.Renew(t.Context(), claim("a")); err != driver.ErrNotOwner {
+		if _, err := b.Renew(t.Context(), claim("a")); !errors.Is(err, driver.ErrNotOwner) {
 			t.Errorf("Renew of a broken hold = %v, want ErrNotOwner", err)
 		}
 		refuse("for the second time", first)

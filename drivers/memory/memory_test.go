@@ -18,7 +18,7 @@ func TestItIsRegisteredAsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Open = %v, want nil", err)
 	}
-	defer b.Close()
+	defer func() { _ = b.Close() }()
 	if _, ok := b.(*memory.Backend); !ok {
 		t.Errorf("Open = %T, want *memory.Backend", b)
 	}
@@ -42,7 +42,7 @@ func TestDSNsWithOneNameAreOneStore(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				acquire(t, open(t, c.a), claim("a"))
 				_, err := open(t, c.b).Acquire(t.Context(), claim("b"))
-				if shared := err == driver.ErrHeld; shared != c.shared {
+				if shared := errors.Is(err, driver.ErrHeld); shared != c.shared {
 					t.Errorf("Acquire in the other one = %v; want shared %t", err, c.shared)
 				}
 			})
@@ -56,8 +56,8 @@ func TestAStoreOfNewIsNobodyElses(t *testing.T) {
 		for _, backend := range []*memory.Backend{def, b, c} {
 			acquire(t, backend, claim("a"))
 		}
-		b.Close()
-		if _, err := open(t, "").Acquire(t.Context(), claim("b")); err != driver.ErrHeld {
+		_ = b.Close()
+		if _, err := open(t, "").Acquire(t.Context(), claim("b")); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("Acquire in the default store = %v, want ErrHeld: another store's Close is none of its business", err)
 		}
 	})
@@ -100,13 +100,13 @@ func TestAStoreIsDroppedAtItsLastClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, c := open(t, "memory://dropped"), open(t, "memory://dropped")
 		first := acquire(t, b, claim("a"))
-		b.Close()
-		b.Close()
+		_ = b.Close()
+		_ = b.Close()
 		refuseAcquire(t, c, claim("b"))
 		d := open(t, "memory://dropped")
 		refuseAcquire(t, d, claim("b"))
-		c.Close()
-		d.Close()
+		_ = c.Close()
+		_ = d.Close()
 		if got := memory.Stores(); got != 0 {
 			t.Errorf("%d stores are open after the last Close, want 0", got)
 		}
@@ -151,7 +151,7 @@ func TestCloseEndsItsWaitsAndNoOthers(t *testing.T) {
 		b, other := open(t, "memory://closing"), open(t, "memory://closing")
 		acquire(t, other, claim("a"))
 		mine, theirs := wait(t, b, claim("b")), wait(t, other, claim("c"))
-		b.Close()
+		_ = b.Close()
 		if err := mine.failed(t); err.Error() != "memory: closed" || errors.Is(err, driver.ErrHeld) {
 			t.Errorf("Wait = %v, want memory: closed alone", err)
 		}
@@ -172,7 +172,7 @@ func TestPingAnswersUntilClose(t *testing.T) {
 			t.Errorf("Ping = %v, want nil", err)
 		}
 	}
-	b.Close()
+	_ = b.Close()
 	if err := b.Ping(context.Background()); err == nil {
 		t.Error("Ping after Close = nil, want an error")
 	}

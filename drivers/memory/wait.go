@@ -43,11 +43,11 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 		case <-woken:
 		case <-timer.C:
 		}
-		switch now, err = b.enter(ctx); err {
-		case nil:
-		case errClosed:
+		now, err = b.enter(ctx)
+		if errors.Is(err, errClosed) {
 			return driver.Grant{}, err
-		default:
+		}
+		if err != nil {
 			return driver.Grant{}, errors.Join(err, driver.ErrHeld)
 		}
 		l = b.store.find(c.Key, now)
