@@ -81,12 +81,12 @@ func (l *locker) ask(ctx context.Context, c *call, limit time.Duration) (answere
 	if l.instant && c.kind != callWait {
 		return l.askHere(c)
 	}
-	if err := l.launch(ctx, c, limit); err != nil {
-		return false, err
-	}
 	closing := l.closing
 	if c.kind == callRelease {
 		closing = l.stopped
+	}
+	if err := l.launch(ctx, c, limit, closing); err != nil {
+		return false, err
 	}
 	select {
 	case <-c.wake:
@@ -107,7 +107,7 @@ func (l *locker) askHere(c *call) (bool, error) {
 		return false, ErrClosed
 	}
 	c.sent = time.Now()
-	c.answer = c.make()
+	c.answer = c.perform()
 	c.answered = true
 	return true, nil
 }
@@ -152,14 +152,14 @@ func (c *call) patience() time.Duration {
 }
 
 // launch starts c. An error means that nothing was sent.
-func (l *locker) launch(ctx context.Context, c *call, limit time.Duration) error {
+func (l *locker) launch(ctx context.Context, c *call, limit time.Duration, closing <-chan struct{}) error {
 	c.wake = make(chan struct{}, 1)
 	l.mu.Lock()
 	defer l.unlock()
-	if err := l.pass(ctx, l.gateOf(c), limit); err != nil {
+	if err := l.pass(ctx, l.gateOf(c), limit, closing); err != nil {
 		return err
 	}
-	if isClosed(l.stopped) {
+	if isClosed(closing) {
 		return ErrClosed
 	}
 	c.sent = time.Now()
@@ -173,7 +173,7 @@ func (l *locker) launch(ctx context.Context, c *call, limit time.Duration) error
 }
 
 // pass waits for a place among the calls that may be left behind. The mutex is held, but not while it waits.
-func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration) error {
+func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing <-chan struct{}) error {
 	if g.abandoned < maxAbandoned {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration) error {
 		case <-freed:
 		case <-ctx.Done():
 			err = ctx.Err()
-		case <-l.stopped:
+		case <-closing:
 			err = ErrClosed
 		case <-late:
 			err = detail{errLimit, fmt.Sprintf("%d earlier calls have not returned yet", maxAbandoned)}
@@ -219,12 +219,12 @@ func (c *call) run(w *worker) (kept bool) {
 	a := answer{err: errNoReturn}
 	returned := false
 	defer func() { kept = c.finish(a, w, returned) }()
-	a = c.make()
+	a = c.perform()
 	returned = true
 	return false
 }
 
-func (c *call) make() (a answer) {
+func (c *call) perform() (a answer) {
 	b := c.l.b
 	switch c.kind {
 	case callAcquire:

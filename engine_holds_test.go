@@ -80,6 +80,27 @@ func TestReentrantCountsByKey(t *testing.T) {
 	})
 }
 
+func TestUnlockOfTheLeaseOfAHoldByKeyIsUnlock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{Reentrant: true})
+		lock(t, l, "k")
+		lock(t, l, "k")
+		x, _ := dlock.LeaseOf(l, "k")
+		if err := x.Unlock(t.Context()); err != nil || !x.Held() {
+			t.Errorf("the first of two Unlocks: %v, held %v", err, x.Held())
+		}
+		if err := x.Unlock(t.Context()); err != nil || n.holder(t, "k") != 0 {
+			t.Errorf("the last Unlock: %v, holder %d", err, n.holder(t, "k"))
+		}
+		if _, ok := dlock.LeaseOf(l, "k"); ok {
+			t.Error("the hold by key is still known")
+		}
+		wantErr(t, "Unlock", l.Unlock(t.Context(), "k"), dlock.ErrLockNotHeld)
+		lock(t, l, "k")
+	})
+}
+
 func TestReentrantWaitsForTheAcquisitionUnderWay(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := newNetwork()

@@ -21,38 +21,42 @@ var (
 
 // unlockKey is Locker.Unlock.
 func (l *locker) unlockKey(ctx context.Context, key string) error {
-	l.mu.Lock()
-	e := l.keys[key]
+	x, ok := l.leaseOf(key)
 	switch {
 	case isClosed(l.closing):
-		l.unlock()
 		return l.fail("unlock", key, ErrClosed)
-	case e == nil || e.byKey.lease == nil:
-		l.unlock()
+	case !ok:
 		return l.fail("unlock", key, ErrLockNotHeld)
 	}
-	x := e.byKey.lease
-	e.byKey.count--
-	if e.byKey.count == 0 {
-		e.byKey = keyHold{}
-		l.tidy(e)
-		l.unlock()
-		return l.unlockLease(ctx, x)
-	}
-	lost := l.leaseErr(x, time.Now())
-	l.unlock()
-	if lost != nil {
-		return l.fail("unlock", key, reasonOf(lost))
-	}
-	return nil
+	return l.unlockLease(ctx, x)
 }
 
-// unlockLease is Lease.Unlock.
+// unlockCounted takes one Lock off the hold by key if x is that. It reports whether others are left.
+func (l *locker) unlockCounted(x *Lease) (more bool) {
+	e := l.keys[x.h.e.key]
+	if e == nil || e.byKey.lease != x {
+		return false
+	}
+	if e.byKey.count--; e.byKey.count > 0 {
+		return true
+	}
+	e.byKey = keyHold{}
+	l.tidy(e)
+	return false
+}
+
+// unlockLease is Lease.Unlock, and Locker.Unlock with the lease of the hold by key.
 func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 	h := x.h
 	l.mu.Lock()
 	err := l.leaseErr(x, time.Now())
+	more := l.unlockCounted(x)
 	switch {
+	case more && err == nil:
+		l.unlock()
+		return nil
+	case more:
+		err = reasonOf(err)
 	case errors.Is(err, ErrLockNotHeld):
 		err = ErrLockNotHeld
 	case errors.Is(err, ErrOwnershipLost):
