@@ -37,6 +37,7 @@ type call struct {
 
 	kind  callKind
 	claim driver.Claim
+	key   string  // of an acquisition, as the caller gave it
 	holds []*hold // what a renewal is for; those that are over by the time it is sent are left out
 
 	parent context.Context // for its values and its deadline
@@ -47,6 +48,7 @@ type call struct {
 	// Guarded by l.mu.
 	answered bool
 	answer          // zero until then
+	queued   bool   // a Wait was told that another owner has the key
 	left     bool   // nobody waits for the answer
 	stray    *stray // but this wants to know of it
 
@@ -91,7 +93,7 @@ func (l *locker) ask(ctx context.Context, c *call, limit time.Duration) (answere
 	select {
 	case <-c.wake:
 	case <-ctx.Done():
-		why = ctx.Err()
+		why = endOf(ctx)
 	case <-closing:
 		why = ErrClosed
 	}
@@ -192,7 +194,7 @@ func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = endOf(ctx)
 		case <-closing:
 			err = ErrClosed
 		case <-late:
@@ -230,7 +232,7 @@ func (c *call) perform() (a answer) {
 	case callAcquire:
 		a.grant, a.err = b.Acquire(c, c.claim)
 	case callWait:
-		a.grant, a.err = c.l.waiter.Wait(c, c.claim)
+		a.grant, a.err = c.l.waiter.Wait(driver.WithQueued(c, c.onQueued), c.claim)
 	case callRelease:
 		a.err = b.Release(c, c.claim)
 	case callRenew:

@@ -363,3 +363,43 @@ func TestBusyAndSlowCanBeToldApart(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 	})
 }
+
+func TestThoseBehindKnowWhatTheFirstOneHeard(t *testing.T) {
+	type way struct {
+		name  string
+		cfg   dlock.Config
+		first func(context.Context, dlock.Locker) error
+		next  func(context.Context, dlock.Locker) error
+	}
+	leased := func(ctx context.Context, l dlock.Locker) error { _, err := dlock.Acquire(ctx, l, "k"); return err }
+	byKey := func(ctx context.Context, l dlock.Locker) error { return l.Lock(ctx, "k") }
+	for _, w := range []way{
+		{"leases", dlock.Config{}, leased, leased},
+		{"reentrant", dlock.Config{Reentrant: true}, byKey, byKey},
+	} {
+		for name, f := range map[string]fault{"busy": nil, "down": refuse, "slow": slow(time.Hour)} {
+			t.Run(w.name+" "+name, func(t *testing.T) {
+				virtual(t, func(t *testing.T) {
+					n, other := named(t, t.Name()), named(t, t.Name())
+					l, lo := open(t, n, w.cfg), open(t, other, dlock.Config{})
+					lock(t, lo, "k")
+					n.on(f, opWait)
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+					defer cancel()
+					go func() { _ = w.first(ctx, l) }()
+					time.Sleep(time.Second)
+					short, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					err := w.next(short, l)
+					wantErr(t, "the next one", err, context.DeadlineExceeded)
+					if got, want := errors.Is(err, dlock.ErrNotAcquired), name == "busy"; got != want {
+						t.Errorf("%v: matches ErrNotAcquired: %v, want %v", err, got, want)
+					}
+					if got, want := errors.Is(err, errNetwork), name == "down"; got != want {
+						t.Errorf("%v: matches the network's error: %v, want %v", err, got, want)
+					}
+				})
+			})
+		}
+	}
+}

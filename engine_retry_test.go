@@ -148,6 +148,11 @@ func TestWaitTimeoutEndsTheWait(t *testing.T) {
 		_, err = dlock.Acquire(t.Context(), l, "mine")
 		wantErr(t, "Acquire", err, dlock.ErrNotAcquired)
 		_ = x.Unlock(t.Context())
+		// And so does waiting for another call that acquires the same hold by key.
+		r := open(t, n, dlock.Config{WaitTimeout: 3 * time.Second, Reentrant: true})
+		go func() { _ = r.Lock(t.Context(), "k") }()
+		time.Sleep(2 * time.Second)
+		within(t, 3*time.Second, "Lock", func() { wantErr(t, "Lock", r.Lock(t.Context(), "k"), dlock.ErrNotAcquired) })
 	})
 }
 

@@ -179,7 +179,7 @@ var errDeadline = errors.New("no renewal was confirmed in time")
 func (l *locker) lose(h *hold, why error) {
 	err := &Error{Op: "hold", Driver: l.cfg.Driver, Key: h.e.key, Err: because{ErrOwnershipLost, why}}
 	l.endHold(h, err)
-	l.later(func() { l.tel.lost(h.e.key, h.fence, why) })
+	l.later(func() { l.tel.lost(h.e.key, h.fence, h.renew, why) })
 	l.passTurn(h)
 }
 

@@ -206,6 +206,11 @@ func (l *locker) checkTTL(ttl time.Duration) error {
 
 // acquireKey follows the rules between the holds of this Locker, and then goes to the backend.
 func (l *locker) acquireKey(ctx context.Context, key string, r request) (*Lease, error) {
+	if r.wait {
+		bounded, cancel := l.bounded(ctx)
+		defer cancel()
+		ctx = bounded
+	}
 	l.mu.Lock()
 	if isClosed(l.closing) {
 		l.unlock()

@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -13,9 +14,37 @@ type entry struct {
 	busy   bool            // somebody has the turn
 	holder *hold           // who, if he has the key already
 	queue  []chan struct{} // who waits for the turn, first come first
-	wary   error           // how the last attempt of whoever has the turn failed; nil if it did not
+	heard  heard           // by whoever has the turn and not yet the key
 	byKey  keyHold
 	strays []*stray
+}
+
+// heard is what the store last said to somebody who wants a key.
+type heard struct {
+	busy    bool  // that another owner has it
+	trouble error // nothing, but this failure
+}
+
+// stillWaiting is the error of somebody who no longer waits, because of why.
+func (k heard) stillWaiting(why error) error {
+	switch {
+	case errors.Is(why, ErrClosed):
+		return ErrClosed
+	case k.busy:
+		return because{ErrNotAcquired, why}
+	case k.trouble != nil:
+		return because{why, k.trouble}
+	default:
+		return why
+	}
+}
+
+// known is what is known of e by those who wait behind whoever has the turn.
+func (e *entry) known() heard {
+	if e.holder != nil && !e.holder.over() {
+		return heard{busy: true}
+	}
+	return e.heard
 }
 
 // keyHold is the hold by key, of which a Locker has one per key.
@@ -92,15 +121,19 @@ func (l *locker) awaitSettled(ctx context.Context, e *entry) error {
 	}
 	settled := e.byKey.settled
 	l.unlock()
-	defer l.mu.Lock()
+	var why error
 	select {
 	case <-settled:
-		return nil
 	case <-ctx.Done():
-		return because{ErrNotAcquired, ctx.Err()}
+		why = endOf(ctx)
 	case <-l.closing:
-		return ErrClosed
+		why = ErrClosed
 	}
+	l.mu.Lock()
+	if why != nil {
+		return e.known().stillWaiting(why)
+	}
+	return nil
 }
 
 // settleByKey ends the announcement of a hold by key: with its lease, or with nil when there is none.
@@ -143,24 +176,22 @@ func (l *locker) awaitTurn(ctx context.Context, e *entry) error {
 	case <-l.closing:
 		err = ErrClosed
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = endOf(ctx)
 	}
 	l.mu.Lock()
 	defer l.unlock()
+	err = e.known().stillWaiting(err)
 	if i := slices.Index(e.queue, turn); i >= 0 {
 		e.queue = slices.Delete(e.queue, i, i+1)
 	} else {
 		l.nextTurn(e) // it came just then, and goes on to the next one
 	}
-	if e.wary != nil {
-		return because{err, e.wary}
-	}
-	return because{ErrNotAcquired, err}
+	return err
 }
 
 // nextTurn gives the turn of e to the first who waits.
 func (l *locker) nextTurn(e *entry) {
-	e.holder, e.wary = nil, nil
+	e.holder, e.heard = nil, heard{}
 	if len(e.queue) == 0 {
 		e.busy = false
 		l.tidy(e)

@@ -105,8 +105,13 @@ func (t *telemetry) renewFailed(key string, err error, failures int, left time.D
 	}
 }
 
-func (t *telemetry) lost(key string, fence uint64, why error) {
-	if t.log != nil {
-		t.log.Error("ownership lost", "key", key, "fence", fence, "error", why)
+func (t *telemetry) lost(key string, fence uint64, renewed bool, why error) {
+	if t.log == nil {
+		return
 	}
+	level := slog.LevelError
+	if !renewed {
+		level = slog.LevelWarn // a lease that was meant to run out
+	}
+	t.log.Log(context.Background(), level, "ownership lost", "key", key, "fence", fence, "error", why)
 }

@@ -25,8 +25,7 @@ type acquisition struct {
 	hasTurn bool
 
 	attempts int
-	busy     bool  // the last answer was that another owner has the key
-	trouble  error // the last answer was this failure
+	heard    heard
 }
 
 var (
@@ -73,16 +72,26 @@ func (a *acquisition) newClaim() {
 	a.doubt = doubt{}
 }
 
-// waitFor is Lock: it tries until it holds the key, ctx or WaitTimeout ends, or MaxRetries are used up.
-func (a *acquisition) waitFor(caller context.Context) (*Lease, error) {
-	ctx := caller
-	if limit := a.l.cfg.WaitTimeout; limit > 0 {
-		c, cancel := context.WithTimeoutCause(caller, limit, errGaveUp)
-		defer cancel()
-		ctx = c
+// bounded is ctx with the Locker's WaitTimeout.
+func (l *locker) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.cfg.WaitTimeout == 0 {
+		return ctx, func() {}
 	}
+	return context.WithTimeoutCause(ctx, l.cfg.WaitTimeout, errGaveUp)
+}
+
+// endOf says what ended ctx: WaitTimeout is not the caller's context.
+func endOf(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errGaveUp) {
+		return errGaveUp
+	}
+	return ctx.Err()
+}
+
+// waitFor is Lock: it tries until it holds the key, ctx ends, or MaxRetries are used up.
+func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 	if err := a.l.awaitTurn(ctx, a.e); err != nil {
-		return nil, a.gaveUp(caller, ctx, err)
+		return nil, err
 	}
 	a.hasTurn = true
 	for {
@@ -93,20 +102,20 @@ func (a *acquisition) waitFor(caller context.Context) (*Lease, error) {
 		case errors.Is(err, ErrClosed):
 			return nil, ErrClosed
 		case ctx.Err() != nil:
-			return nil, a.gaveUp(caller, ctx, a.outcome(ctx.Err()))
+			return nil, a.heard.stillWaiting(endOf(ctx))
 		case errors.Is(err, driver.ErrPermanent):
 			return nil, err
 		case errors.Is(err, errors.ErrUnsupported) && a.wayToWait() == callWait:
 			a.l.noWait.Store(true)
 			a.attempts--
 			continue
-		case a.busy && a.attempts == 1 && a.l.instant && a.wayToWait() == callWait:
+		case a.heard.busy && a.attempts == 1 && a.l.instant && a.wayToWait() == callWait:
 			continue // there was nothing to lose by asking first
 		case a.l.cfg.MaxRetries > 0 && a.attempts > a.l.cfg.MaxRetries:
-			return nil, a.outcome(fmt.Errorf("%d attempts were made", a.attempts))
+			return nil, a.heard.stillWaiting(fmt.Errorf("%d attempts were made", a.attempts))
 		}
 		if err := a.pause(ctx); err != nil {
-			return nil, a.gaveUp(caller, ctx, a.outcome(err))
+			return nil, a.heard.stillWaiting(err)
 		}
 	}
 }
@@ -118,35 +127,6 @@ func (a *acquisition) wayToWait() callKind {
 		return callWait
 	}
 	return callAcquire
-}
-
-// outcome says that the wait ended because of why: while another owner had the key, or with the backend in trouble.
-func (a *acquisition) outcome(why error) error {
-	switch {
-	case errors.Is(why, ErrClosed):
-		return ErrClosed
-	case a.busy:
-		return because{ErrNotAcquired, why}
-	case a.trouble != nil:
-		return because{why, a.trouble}
-	default:
-		return why
-	}
-}
-
-// gaveUp takes the end of WaitTimeout for what it is: not the end of the caller's context.
-func (a *acquisition) gaveUp(caller, ctx context.Context, err error) error {
-	if caller.Err() != nil || !errors.Is(context.Cause(ctx), errGaveUp) {
-		return err
-	}
-	switch {
-	case errors.Is(err, ErrNotAcquired):
-		return because{ErrNotAcquired, errGaveUp}
-	case a.trouble != nil:
-		return because{errGaveUp, a.trouble}
-	default:
-		return errGaveUp
-	}
 }
 
 // pause waits between two attempts. Under long waits the pause grows, up to tenfold; each time at random between half of it and all.
@@ -164,7 +144,7 @@ func (a *acquisition) pause(ctx context.Context) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return endOf(ctx)
 	case <-a.l.closing:
 		return ErrClosed
 	}
@@ -184,7 +164,7 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 		if a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 			x, err = a.attempt(ctx, callAcquire)
 		}
-		if x != nil || !a.busy {
+		if x != nil || !a.heard.busy {
 			return x, err
 		}
 		// The holder might be a token of our own that was left behind.
@@ -205,12 +185,11 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 	if kind == callWait {
 		limit = 0
 	}
-	c := &call{kind: kind, claim: a.claim}
+	c := &call{kind: kind, claim: a.claim, key: a.e.key}
 	answered, err := a.l.ask(ctx, c, limit)
 	if answered {
 		err = c.err
 	}
-	held := errors.Is(err, driver.ErrHeld)
 	if a.unsure(c, err) {
 		a.l.mu.Lock()
 		a.doubt.add(c)
@@ -225,16 +204,35 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 	if isClosed(a.l.closing) {
 		return nil, ErrClosed
 	}
-	a.busy, a.trouble = held, nil
-	if !held {
-		a.trouble = err
+	a.hear(ctx, c, err)
+	return nil, err
+}
+
+// hear notes what c brought. The end of ctx is no answer: what was heard before still is the last that was heard.
+func (a *acquisition) hear(ctx context.Context, c *call, err error) {
+	over := ctx.Err() != nil && (errors.Is(err, errGaveUp) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+	a.l.mu.Lock()
+	defer a.l.unlock()
+	switch {
+	case errors.Is(err, driver.ErrHeld), over && c.queued:
+		a.heard = heard{busy: true}
+	case over:
+	default:
+		a.heard = heard{trouble: err}
 	}
 	if a.hasTurn {
-		a.l.mu.Lock()
-		a.e.wary = a.trouble
-		a.l.unlock()
+		a.e.heard = a.heard
 	}
-	return nil, err
+}
+
+// onQueued is called when a Wait was told that another owner has the key.
+func (c *call) onQueued() {
+	c.l.mu.Lock()
+	defer c.l.unlock()
+	c.queued = true
+	if e := c.l.keys[c.key]; e != nil && !c.left {
+		e.heard = heard{busy: true}
+	}
 }
 
 // unsure reports whether c may have put the token into the store although it did not bring a grant. An error says little: the request may
@@ -279,7 +277,7 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	h.renewAt = l.nextRenewal(h, start, mathrand.Float64())
 	l.watch(h)
 	if h.hasTurn {
-		a.e.holder, a.e.wary = h, nil
+		a.e.holder, a.e.heard = h, heard{}
 	}
 	return x, nil
 }

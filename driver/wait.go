@@ -14,9 +14,24 @@ type Waiter interface {
 	//   - Acquire does not overtake the queue: while a live waiter is first in line, a free key answers ErrHeld.
 	//   - The driver notices by itself when a message is lost and when a holder expires or vanishes.
 	//   - A waiter whose process vanished is passed over.
+	//   - When the store has said that another owner has the key, Wait calls [Queued], and goes on waiting.
 	//
-	// When ctx ends, Wait returns ctx's error without cleaning up, joined with ErrHeld if the store had said that another
-	// owner has the key. The engine then calls Release on a context of its own, which takes the token out of the queue, or passes
-	// the lock on if the token had just been given it.
+	// When ctx ends, Wait returns ctx's error without cleaning up. The engine then calls Release on a context of its own, which
+	// takes the token out of the queue, or passes the lock on if the token had just been given it.
 	Wait(ctx context.Context, c Claim) (Grant, error)
+}
+
+type queuedKey struct{}
+
+// Queued tells whoever called Wait with ctx that the store has answered: another owner has the key, and the claim waits for it. Whoever
+// then gives up knows that the key was busy, and not the store slow. It does nothing if nobody wants to know.
+func Queued(ctx context.Context) {
+	if f, ok := ctx.Value(queuedKey{}).(func()); ok {
+		f()
+	}
+}
+
+// WithQueued returns a ctx to call Wait with. f is called on Wait's goroutine each time that it reports [Queued].
+func WithQueued(ctx context.Context, f func()) context.Context {
+	return context.WithValue(ctx, queuedKey{}, f)
 }

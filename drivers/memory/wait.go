@@ -37,18 +37,15 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 	for {
 		woken := w.arm(l.expires)
 		b.store.mu.Unlock()
+		driver.Queued(ctx)
 		select {
 		case <-ctx.Done():
 		case <-b.done:
 		case <-woken:
 		case <-timer.C:
 		}
-		now, err = b.enter(ctx)
-		if errors.Is(err, errClosed) {
+		if now, err = b.enter(ctx); err != nil {
 			return driver.Grant{}, err
-		}
-		if err != nil {
-			return driver.Grant{}, errors.Join(err, driver.ErrHeld)
 		}
 		l = b.store.find(c.Key, now)
 		if l == nil || !slices.Contains(l.queue, w) {
