@@ -1,0 +1,3 @@
+package main
+
+import _ "github.com/dlock-go/dlock/drivers/memory" // registers the driver
