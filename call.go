@@ -14,7 +14,7 @@ const (
 	// grace is how long a call may take to answer, once nobody wants to wait for it any more, before it is left behind.
 	grace = 50 * time.Millisecond
 
-	// maxAbandoned is how many calls may be left behind before new ones have to wait.
+	// maxAbandoned is how many calls may be left behind; new ones wait for a place.
 	maxAbandoned = 256
 )
 
@@ -37,8 +37,9 @@ type call struct {
 
 	kind  callKind
 	claim driver.Claim
-	key   string  // of an acquisition, as the caller gave it
-	holds []*hold // what a renewal is for; those that are over by the time it is sent are left out
+	key   string         // of an acquisition, as the caller gave it
+	holds []*hold        // what a renewal is for; those that are over by the time it is sent are left out
+	batch []driver.Claim // and what is sent for each
 
 	parent context.Context // for its values and its deadline
 	sent   time.Time       // read before anything is sent
@@ -68,10 +69,19 @@ type answer struct {
 // errLimit matches what a driver that honours its context returns in the same situation.
 var errLimit error = detail{context.DeadlineExceeded, "the backend did not answer in time"}
 
-// gate bounds the calls that were left behind. It is guarded by the Locker's mutex.
+// gate bounds the calls that can be left behind: those under way, except for a Wait, which may last and counts only when it was left. It is guarded by the
+// Locker's mutex.
 type gate struct {
-	abandoned int
-	freed     chan struct{} // closed when one of them returned; nil when nobody waits for that
+	taken int
+	freed chan struct{} // closed when one of them returned; nil when nobody waits for that
+}
+
+func (g *gate) free() {
+	g.taken--
+	if g.freed != nil {
+		close(g.freed)
+		g.freed = nil
+	}
 }
 
 // ask sends c and waits for its answer, until ctx ends, the Locker closes, or limit has passed (0: no limit). It reports whether
@@ -132,7 +142,9 @@ func (l *locker) settle(c *call, why error) (bool, error) {
 				continue
 			}
 			c.left = true
-			l.gateOf(c).abandoned++
+			if c.kind == callWait {
+				l.gateOf(c).taken++
+			}
 			l.unlock()
 			if why == nil {
 				why = errLimit
@@ -170,13 +182,16 @@ func (l *locker) launch(ctx context.Context, c *call, limit time.Duration, closi
 		l.sched.add(&c.task, c, c.limit, 0)
 	}
 	l.running++
+	if c.kind != callWait {
+		l.gateOf(c).taken++
+	}
 	l.workers.start(c)
 	return nil
 }
 
 // pass waits for a place among the calls that may be left behind. The mutex is held, but not while it waits.
 func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing <-chan struct{}) error {
-	if g.abandoned < maxAbandoned {
+	if g.taken < maxAbandoned {
 		return nil
 	}
 	var late <-chan time.Time
@@ -185,7 +200,7 @@ func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing
 		defer timer.Stop()
 		late = timer.C
 	}
-	for g.abandoned >= maxAbandoned {
+	for g.taken >= maxAbandoned {
 		if g.freed == nil {
 			g.freed = make(chan struct{})
 		}
@@ -198,7 +213,7 @@ func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing
 		case <-closing:
 			err = ErrClosed
 		case <-late:
-			err = detail{errLimit, fmt.Sprintf("%d earlier calls have not returned yet", maxAbandoned)}
+			err = detail{errLimit, fmt.Sprintf("%d calls are under way and do not return", maxAbandoned)}
 		}
 		l.mu.Lock()
 		if err != nil {
@@ -236,12 +251,12 @@ func (c *call) perform() (a answer) {
 	case callRelease:
 		a.err = b.Release(c, c.claim)
 	case callRenew:
-		if len(c.l.stillHeld(c)) > 0 {
+		if c.l.stillHeld(c) {
 			a.grant, a.err = b.Renew(c, c.claim)
 		}
 	case callRenewBatch:
-		if claims := c.l.stillHeld(c); len(claims) > 0 {
-			a.renewals = c.l.batcher.RenewBatch(c, claims)
+		if c.l.stillHeld(c) {
+			a.renewals = c.l.batcher.RenewBatch(c, c.batch)
 		}
 	case callPing:
 		a.err = c.l.pinger.Ping(c)
@@ -258,16 +273,11 @@ func (c *call) finish(a answer, w *worker, returned bool) (kept bool) {
 	l.running--
 	kept = returned && l.keep(w)
 	l.sched.remove(&c.task)
-	if c.left {
-		g := l.gateOf(c)
-		g.abandoned--
-		if g.freed != nil {
-			close(g.freed)
-			g.freed = nil
-		}
-		if c.stray != nil {
-			c.stray.answered(c, time.Now())
-		}
+	if c.left || c.kind != callWait {
+		l.gateOf(c).free()
+	}
+	if c.stray != nil {
+		c.stray.answered(c, time.Now())
 	}
 	l.unlock()
 	c.cancel(context.Canceled) // as with any call, what the driver derived from its context ends with it

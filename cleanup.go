@@ -20,9 +20,10 @@ const (
 // doubt is what is not known of the requests that might have put a token into the store. An acquire that failed may have been applied, and may
 // still be in the network.
 type doubt struct {
-	unsure int       // requests whose outcome is not known
-	last   time.Time // no such request was sent after this
-	left   []*call   // those that have not even returned
+	unsure   int       // requests whose outcome is not known
+	last     time.Time // no such request was sent after this
+	left     []*call   // those that have not even returned
+	releases []*call   // that were left behind
 }
 
 // add notes that the outcome of c is not known, or that it was granted and is not wanted. The mutex is held.
@@ -44,7 +45,8 @@ type stray struct {
 	ttl      time.Duration
 	doubt    doubt
 	pause    time.Duration
-	sweeping bool
+	sweeping bool // a release is under way in the background
+	loose    int  // releases that were left behind and have not returned
 	gone     bool
 }
 
@@ -56,6 +58,9 @@ func (l *locker) clean(key string, claim driver.Claim, d doubt, ttl time.Duratio
 	}
 	s := &stray{l: l, key: key, claim: claim, ttl: ttl, doubt: d, pause: firstPause}
 	s.doubt.left = nil
+	for _, c := range d.releases {
+		s.follow(c)
+	}
 	for _, c := range d.left {
 		if c.answered {
 			s.judge(c)
@@ -73,11 +78,23 @@ func (l *locker) clean(key string, claim driver.Claim, d doubt, ttl time.Duratio
 	s.due(time.Now())
 }
 
+// follow hears of a release that was left behind, if that succeeds after all.
+func (s *stray) follow(c *call) {
+	switch {
+	case c.sent.IsZero() || !c.left:
+	case c.answered:
+		s.judge(c)
+	default:
+		c.stray = s
+		s.loose++
+	}
+}
+
 // judge takes into account how an acquire that was left behind came out.
 func (s *stray) judge(c *call) {
 	switch {
 	case c.kind == callRelease && c.err == nil:
-		s.doubt.unsure--
+		s.removed()
 	case c.kind == callRelease:
 	case c.kind == callAcquire && errors.Is(c.err, driver.ErrHeld), errors.Is(c.err, driver.ErrPermanent):
 		s.doubt.unsure--
@@ -88,6 +105,9 @@ func (s *stray) judge(c *call) {
 
 // answered is called when a call that was left behind has returned.
 func (s *stray) answered(c *call, now time.Time) {
+	if c.kind == callRelease {
+		s.loose--
+	}
 	s.doubt.left = slices.DeleteFunc(s.doubt.left, func(o *call) bool { return o == c })
 	s.judge(c)
 	if s.gone || s.settled(now) {
@@ -97,6 +117,14 @@ func (s *stray) answered(c *call, now time.Time) {
 	s.pause = firstPause
 	if !s.sweeping {
 		s.due(now)
+	}
+}
+
+// removed notes that the store confirmed a removal.
+func (s *stray) removed() {
+	s.doubt.unsure--
+	if e := s.l.keys[s.key]; e != nil {
+		e.swept++
 	}
 }
 
@@ -137,6 +165,7 @@ func (s *stray) sweep() {
 	answered, _ := s.l.ask(context.Background(), c, sweepLimit)
 	s.l.mu.Lock()
 	defer s.l.unlock()
+	s.follow(c)
 	s.l.sweeps--
 	s.sweeping = false
 	now := time.Now()
@@ -158,7 +187,7 @@ func latest(a, b time.Time) time.Time {
 func (s *stray) took(c *call, answered bool, now time.Time) {
 	removed := answered && c.err == nil
 	if removed {
-		s.doubt.unsure--
+		s.removed()
 	}
 	sure := removed || answered && errors.Is(c.err, driver.ErrNotOwner)
 	switch {
@@ -168,28 +197,32 @@ func (s *stray) took(c *call, answered bool, now time.Time) {
 }
 
 // sweepNow releases the strays of e on behalf of a caller who was told that the key is held: it might be by one of them. It reports whether one
-// was removed, so that it is worth asking again.
-func (l *locker) sweepNow(ctx context.Context, e *entry) (removed bool, err error) {
+// was removed, or may just have been, since swept was read, so that it is worth asking again.
+func (l *locker) sweepNow(ctx context.Context, e *entry, swept int) (again bool, err error) {
 	l.mu.Lock()
 	strays := slices.Clone(e.strays)
 	l.mu.Unlock()
 	for _, s := range strays {
+		if err := ctx.Err(); err != nil {
+			return false, because{errCleaning, err}
+		}
 		c := &call{kind: callRelease, claim: s.claim}
 		answered, why := l.ask(ctx, c, releaseLimit)
 		if answered {
 			why = c.err
 		}
 		l.mu.Lock()
+		s.follow(c)
 		s.took(c, answered, time.Now())
+		again = again || s.sweeping || s.loose > 0 // whose answer may be on its way
 		l.unlock()
-		switch {
-		case why == nil:
-			removed = true
-		case !errors.Is(why, driver.ErrNotOwner):
+		if why != nil && !errors.Is(why, driver.ErrNotOwner) {
 			return false, because{errCleaning, why}
 		}
 	}
-	return removed, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return again || e.swept != swept, nil
 }
 
 var errCleaning = errors.New("an earlier attempt on this key is still being cleaned up")

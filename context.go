@@ -57,8 +57,11 @@ func (c *leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
-	if c.lease.Err() != nil {
-		<-c.Done() // closed by the lease's end, which has happened
+	for m := c; m != nil; m = m.outer {
+		if m.lease.Err() != nil {
+			<-c.Done() // closed by the end of that lease, which has happened
+			break
+		}
 	}
 	return c.Context.Err()
 }
@@ -77,9 +80,9 @@ func markOf(ctx context.Context) *leaseContext {
 	return m
 }
 
-// heldIn returns the lease of key, of this Locker, that ctx comes from, if it is still held.
-func (l *locker) heldIn(ctx context.Context, key string) *Lease {
-	for m := markOf(ctx); m != nil; m = m.outer {
+// heldIn returns the lease of key, of this Locker, that a context with mark comes from, if it is still held.
+func (l *locker) heldIn(mark *leaseContext, key string) *Lease {
+	for m := mark; m != nil; m = m.outer {
 		if h := m.lease.h; h != nil && h.l == l && h.e.key == key && l.leaseErr(m.lease, time.Now()) == nil {
 			return m.lease
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -402,4 +403,364 @@ func TestThoseBehindKnowWhatTheFirstOneHeard(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestBeyondTheBoundCallsWaitUnderTheirCtx(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		stuck, free := hang(t)
+		n.on(stuck, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range dlock.MaxAbandoned {
+			wg.Go(func() { _, _ = l.TryLock(ctx, fmt.Sprint(i)) })
+		}
+		wg.Wait()
+		n.heal()
+		// ctx ends
+		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		within(t, 300*time.Millisecond, "TryLock with a short ctx", func() {
+			_, err := l.TryLock(short, "short")
+			wantErr(t, "TryLock", err, context.DeadlineExceeded)
+		})
+		// no ctx to end
+		within(t, 11*time.Second, "TryLock without a deadline", func() {
+			if ok, err := l.TryLock(t.Context(), "none"); ok || err == nil {
+				t.Errorf("TryLock: %v, %v; want an error", ok, err)
+			}
+		})
+		// a slot
+		time.AfterFunc(time.Second, free)
+		within(t, time.Second, "TryLock when a slot becomes free", func() {
+			if ok, err := l.TryLock(t.Context(), "slot"); !ok || err != nil {
+				t.Errorf("TryLock: %v, %v; want true", ok, err)
+			}
+		})
+		time.Sleep(time.Minute)
+		if got := n.releases("short") + n.releases("none"); got > 0 {
+			t.Errorf("%d releases for acquires that were never sent", got)
+		}
+	})
+}
+
+type ctxKey struct{}
+
+func TestTheDriverSeesTheCallersContext(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), ctxKey{}, "trace"), time.Second)
+		defer cancel()
+		want, _ := ctx.Deadline()
+		n.on(func(ctx context.Context, o op, next func() error) error {
+			if got := ctx.Value(ctxKey{}); got != "trace" {
+				t.Errorf("%s: the caller's value is %v", o, got)
+			}
+			if got, ok := ctx.Deadline(); !ok || !got.Equal(want) {
+				t.Errorf("%s: deadline %v, want the caller's, %v", o, got, want)
+			}
+			derived, cancel := context.WithCancel(ctx) // as drivers do
+			defer cancel()
+			<-derived.Done()
+			return derived.Err()
+		}, opWait, opAcquire)
+		within(t, time.Second, "both calls", func() {
+			var wg sync.WaitGroup
+			wg.Go(func() { wantErr(t, "Lock", l.Lock(ctx, "lock"), context.DeadlineExceeded) })
+			wg.Go(func() { _, err := l.TryLock(ctx, "try"); wantErr(t, "TryLock", err, context.DeadlineExceeded) })
+			wg.Wait()
+		})
+
+		n = newNetwork()
+		x := acquire(t, open(t, n, dlock.Config{}), "k")
+		n.on(func(ctx context.Context, _ op, next func() error) error {
+			if got, ok := ctx.Deadline(); ctx.Err() != nil || !ok || time.Until(got) != time.Second {
+				t.Errorf("a release with a dead ctx has %v left, %v; want a second of its own", time.Until(got), ctx.Err())
+			}
+			return next()
+		}, opRelease)
+		if err := x.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnAcquireThatDoesNotAnswerIsTriedAgain(t *testing.T) {
+	for ttl, limit := range map[time.Duration]time.Duration{time.Second: time.Second, time.Minute: 5 * time.Second} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n := newNetwork()
+				l := open(t, polled{n}, dlock.Config{DefaultTTL: ttl})
+				n.on(func(ctx context.Context, o op, next func() error) error {
+					if len(n.requests(opAcquire)) == 1 {
+						return mute(ctx, o, next)
+					}
+					return next()
+				}, opAcquire)
+				within(t, limit+200*time.Millisecond, "Lock", func() { lock(t, l, "k") })
+			})
+		})
+	}
+}
+
+func TestAGrantForACallerWhoHasGoneIsTakenBack(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(slowReply(30*time.Millisecond), opWait)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(time.Second)
+		if n.holder(t, "k") != 0 {
+			t.Error("the key is still held")
+		}
+	})
+}
+
+func TestCleanUpGoesOnWhileTheAcquireHangsLongerThanTheTTL(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, polled{n}, dlock.Config{DefaultTTL: time.Minute})
+		wire := make(chan struct{})
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			<-wire
+			return next()
+		}, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(5 * time.Minute)
+		close(wire)
+		synctest.Wait()
+		time.Sleep(time.Second) // much shorter than the TTL
+		if n.holder(t, "k") != 0 {
+			t.Error("an acquire that hung still holds the key a second after it was applied")
+		}
+	})
+}
+
+func TestCleanUpCountsFromTheLateAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, polled{n}, dlock.Config{DefaultTTL: 10 * time.Second})
+		wire := make(chan struct{})
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			<-wire
+			time.AfterFunc(3*time.Second, func() { _ = next() }) // the answer is an error, the request is still on its way
+			return errNetwork
+		}, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		close(wire)
+		time.Sleep(4 * time.Second)
+		if n.holder(t, "k") != 0 {
+			t.Error("the key is held a second after the late request was applied")
+		}
+	})
+}
+
+func TestALateHeldEndsTheCleanUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, polled{n}, dlock.Config{DefaultTTL: time.Hour}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		n.on(slowReply(time.Second), opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		if got := len(n.requests(opRelease)); got > 12 {
+			t.Errorf("%d releases for a token that the store refused", got)
+		}
+	})
+}
+
+// lateWait queues late and answers like a Wait whose ctx ended.
+type lateWait struct{ *network }
+
+func (b lateWait) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	<-ctx.Done()
+	time.Sleep(10 * time.Second)
+	late, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	g, err := b.store.Wait(late, c)
+	return g, errors.Join(err, driver.ErrHeld)
+}
+
+func TestALateHeldOfAWaitIsInTheQueue(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, lateWait{n}, dlock.Config{}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(11 * time.Second)
+		info, err := other.store.Inspect(t.Context(), "k")
+		if err != nil || len(info.Waiters) != 0 {
+			t.Errorf("waiters %v, %v; want none", info.Waiters, err)
+		}
+	})
+}
+
+func TestOneRemovalDoesNotEndTheCleanUpOfTwoRequests(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 10 * time.Second})
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			time.AfterFunc(time.Duration(len(n.requests(opAcquire)))*2*time.Second, func() { _ = next() })
+			return errNetwork
+		}, opAcquire)
+		_, err := l.TryLock(t.Context(), "k") // which asks twice
+		wantErr(t, "TryLock", err, errNetwork)
+		time.Sleep(4600 * time.Millisecond)
+		if n.holder(t, "k") != 0 {
+			t.Error("the request that arrived second was not taken back within half a second")
+		}
+	})
+}
+
+func TestCleanUpsAreSomeAtATime(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(refuse)
+		for i := range 200 {
+			_, err := l.TryLock(t.Context(), fmt.Sprint(i))
+			wantErr(t, "TryLock", err, errNetwork)
+		}
+		var together atomic.Int32
+		n.on(most(100*time.Millisecond, &together), opRelease)
+		time.Sleep(5 * time.Second)
+		if got := together.Load(); got < 2 || got > 16 {
+			t.Errorf("up to %d releases at the same time, want some but at most 16", got)
+		}
+	})
+}
+
+func TestWhatTheDriverDoesNotSupportNeedsNoCleanUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, polled{n}, dlock.Config{})
+		x := acquire(t, l, "k")
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if got := len(n.requests(opRelease)); got != 1 {
+			t.Errorf("%d releases, want the one of Unlock", got)
+		}
+	})
+}
+
+func TestWhatTryLockRemovedIsNotCleanedUpAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: time.Hour})
+		n.on(func(ctx context.Context, o op, next func() error) error {
+			if o == opWait {
+				return slowReply(20*time.Millisecond)(ctx, o, next)
+			}
+			return refuse(ctx, o, next)
+		}, opWait, opRelease)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k") // granted, and not wanted any more
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		time.Sleep(10 * time.Second)
+		n.heal()
+		if ok, err := l.TryLock(t.Context(), "k"); !ok || err != nil {
+			t.Fatalf("TryLock: %v, %v; want true", ok, err)
+		}
+		sent := n.releases("k")
+		time.Sleep(time.Minute)
+		if got := n.releases("k"); got > sent+1 {
+			t.Errorf("%d releases of a token that was removed", got-sent)
+		}
+	})
+}
+
+func TestTryLockDoesNotReadBackWhenCtxHasEnded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(mute, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := l.TryLock(ctx, "k")
+		wantErr(t, "TryLock", err, context.DeadlineExceeded)
+		if got := len(n.requests(opAcquire)); got != 1 {
+			t.Errorf("%d attempts, want no further one when ctx has ended", got)
+		}
+	})
+}
+
+func TestTroubleAfterBusyIsTrouble(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, polled{n}, dlock.Config{}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		time.AfterFunc(time.Second, func() { n.on(refuse) })
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		err := l.Lock(ctx, "k")
+		wantErr(t, "Lock", err, errNetwork)
+		wantErr(t, "Lock", err, context.DeadlineExceeded)
+		if errors.Is(err, dlock.ErrNotAcquired) {
+			t.Errorf("%v: the store has not said for four seconds who has the key", err)
+		}
+	})
+}
+
+func TestTheQueueBehindAnOutageIsNotToldBusy(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, polled{n}, dlock.Config{}), open(t, other, dlock.Config{})
+		theirs := acquire(t, lo, "k")
+		var head *dlock.Lease
+		var wg sync.WaitGroup
+		n.on(refuse)
+		wg.Go(func() { head = acquire(t, l, "k") })
+		synctest.Wait()
+		second := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err := dlock.Acquire(ctx, l, "k")
+			wantErr(t, "the second", err, context.DeadlineExceeded)
+			return err
+		}
+		err := second()
+		wantErr(t, "during the outage", err, errNetwork)
+		if errors.Is(err, dlock.ErrNotAcquired) {
+			t.Errorf("%v: an outage is not busy", err)
+		}
+		n.heal()
+		err = second()
+		wantErr(t, "when the store says that another owner has it", err, dlock.ErrNotAcquired)
+		if errors.Is(err, errNetwork) {
+			t.Errorf("%v: the outage is over", err)
+		}
+		n.on(refuse)
+		time.Sleep(5 * time.Second)
+		n.heal()
+		_ = theirs.Unlock(t.Context())
+		wg.Wait()
+		err = second()
+		wantErr(t, "when one of us has it", err, dlock.ErrNotAcquired)
+		if errors.Is(err, errNetwork) {
+			t.Errorf("%v: the outage is over", err)
+		}
+		_ = head.Unlock(t.Context())
+	})
 }

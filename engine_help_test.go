@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,4 +284,57 @@ func (n *network) snatch(t *testing.T, key string) {
 	if err := n.store.Break(context.Background(), key, n.holder(t, key)); err != nil {
 		t.Fatalf("Break: %v", err)
 	}
+}
+
+// plain is a network whose driver says no more than it must: no Start, no TTL where the store set just what was asked for, no Wait.
+type plain struct{ polled }
+
+func newPlain() (plain, *network) {
+	n := newNetwork()
+	return plain{polled{n}}, n
+}
+
+func (p plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	g, err := p.network.Acquire(ctx, c)
+	return driver.Grant{Fence: g.Fence}, err
+}
+
+func (p plain) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	g, err := p.network.Renew(ctx, c)
+	return driver.Grant{Fence: g.Fence}, err
+}
+
+// plainBatch is plain, and renews in batches.
+type plainBatch struct{ plain }
+
+func (p plainBatch) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
+	answers := batched{p.network}.RenewBatch(ctx, claims)
+	for i := range answers {
+		answers[i].Grant = driver.Grant{Fence: answers[i].Grant.Fence}
+	}
+	return answers
+}
+
+// mute stops a request until ctx ends, and never reaches the store.
+func mute(ctx context.Context, _ op, _ func() error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// most counts how many requests are under way at the same time, each of which takes d.
+func most(d time.Duration, max *atomic.Int32) fault {
+	var now atomic.Int32
+	return func(_ context.Context, _ op, next func() error) error {
+		if m := now.Add(1); m > max.Load() {
+			max.Store(m)
+		}
+		time.Sleep(d)
+		now.Add(-1)
+		return next()
+	}
+}
+
+// releases returns how many releases were sent for key.
+func (n *network) releases(key string) int {
+	return len(slices.DeleteFunc(n.requests(opRelease), func(s sent) bool { return s.key != key }))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -566,4 +567,194 @@ func TestExclusionUnderLoad(t *testing.T) {
 	if got := counters[0] + counters[1] + counters[2]; got != lockers*goroutines*rounds {
 		t.Errorf("counted to %d, want %d", got, lockers*goroutines*rounds)
 	}
+}
+
+func TestInputsAreCheckedBeforeAnythingIsSent(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{RenewInterval: time.Second})
+		held := acquire(t, l, "held")
+		sent := len(n.requests())
+		calls := map[string]func(key string, ttl time.Duration) error{
+			"Lock": func(k string, d time.Duration) error { return l.Lock(t.Context(), k, dlock.WithTTL(d)) },
+			"TryLock": func(k string, d time.Duration) error {
+				_, err := l.TryLock(t.Context(), k, dlock.WithTTL(d))
+				return err
+			},
+			"Acquire": func(k string, d time.Duration) error {
+				_, err := dlock.Acquire(t.Context(), l, k, dlock.WithTTL(d))
+				return err
+			},
+			"TryAcquire": func(k string, d time.Duration) error {
+				_, _, err := dlock.TryAcquire(t.Context(), l, k, dlock.WithTTL(d))
+				return err
+			},
+		}
+		for name, call := range calls {
+			for _, key := range []string{"", strings.Repeat("k", dlock.MaxKeyLen+1)} {
+				wantErr(t, fmt.Sprintf("%s, key of %d bytes", name, len(key)), call(key, 10*time.Second), dlock.ErrInvalidKey)
+			}
+			for _, ttl := range []time.Duration{0, -1, 1, dlock.MinTTL - 1, dlock.MaxTTL + 1, 1 << 62, time.Second, time.Second + time.Millisecond} {
+				wantErr(t, fmt.Sprintf("%s, TTL %v", name, ttl), call("k", ttl), dlock.ErrInvalidTTL)
+				wantErr(t, fmt.Sprintf("Extend, TTL %v", ttl), held.Extend(t.Context(), ttl), dlock.ErrInvalidTTL)
+			}
+		}
+		if got := len(n.requests()); got != sent {
+			t.Errorf("%d requests were sent", got-sent)
+		}
+		l = open(t, newNetwork(), dlock.Config{})
+		for _, key := range []string{"k", strings.Repeat("k", dlock.MaxKeyLen), "\x00\xff\r\n{}/.."} {
+			for _, ttl := range []time.Duration{dlock.MinTTL, dlock.MaxTTL} {
+				x := acquire(t, l, key, dlock.WithTTL(ttl))
+				if x.Key() != key {
+					t.Errorf("Key is %q, want %q", x.Key(), key)
+				}
+				_ = x.Unlock(t.Context())
+			}
+		}
+	})
+}
+
+func TestTheStoreSeesPrefixAndOwner(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{Prefix: "app:", Owner: "me"})
+		lock(t, l, "k")
+		info, err := n.store.Inspect(t.Context(), "app:k")
+		if err != nil || info.Owner != "me" {
+			t.Errorf("the store says owner %q, %v; want me", info.Owner, err)
+		}
+	})
+}
+
+func TestReentrantTryLockDoesNotWaitForTheAcquisitionUnderWay(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{Reentrant: true})
+		n.on(slow(time.Second), opWait)
+		go func() { _ = l.Lock(t.Context(), "k") }()
+		synctest.Wait()
+		within(t, 0, "TryLock", func() {
+			_, err := l.TryLock(t.Context(), "k")
+			wantErr(t, "TryLock", err, dlock.ErrLockAlreadyHeld)
+		})
+		time.Sleep(2 * time.Second)
+	})
+}
+
+func TestLeaseOfIsThereFromLockToUnlock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		lock(t, l, "k")
+		x, _ := dlock.LeaseOf(l, "k")
+		n.snatch(t, "k")
+		<-x.Done()
+		if y, ok := dlock.LeaseOf(l, "k"); !ok || y != x {
+			t.Errorf("after the loss LeaseOf says %v, %v; want the lease that was lost", y, ok)
+		}
+		_ = l.Unlock(t.Context(), "k")
+		if _, ok := dlock.LeaseOf(l, "k"); ok {
+			t.Error("LeaseOf has a lease after Unlock")
+		}
+		acquire(t, l, "leased")
+		if _, ok := dlock.LeaseOf(l, "leased"); ok {
+			t.Error("LeaseOf has a lease of a key that is not held by key")
+		}
+	})
+}
+
+func TestATurnThatComesAfterTheCancelGoesOn(t *testing.T) {
+	// On one processor nobody runs between the cancel and the turn.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for range 20 {
+		virtual(t, func(t *testing.T) {
+			l := open(t, memory.New(), dlock.Config{})
+			x := acquire(t, l, "k")
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				_, err := dlock.Acquire(ctx, l, "k")
+				wantErr(t, "the one who gave up", err, context.Canceled)
+			})
+			synctest.Wait()
+			wg.Go(func() {
+				y := acquire(t, l, "k")
+				_ = y.Unlock(t.Context())
+			})
+			synctest.Wait()
+			cancel()
+			_ = x.Unlock(t.Context())
+			wg.Wait() // hangs, and so fails, if the turn is lost
+			if got := dlock.Entries(l); got != 0 {
+				t.Errorf("%d keys are still known", got)
+			}
+		})
+	}
+}
+
+func TestTryAcquireDoesNotTakeADeadHoldForAnOwner(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		x := acquire(t, l, "k")
+		n.snatch(t, "k")
+		x.Pause(time.Minute) // no timer has fired, nobody has looked
+		if _, ok, err := dlock.TryAcquire(t.Context(), l, "k"); !ok || err != nil {
+			t.Errorf("TryAcquire: %v, %v; want true: the deadline of the hold has passed, and the store has let go", ok, err)
+		}
+	})
+}
+
+func TestAMarkIsForItsKeyAndItsLocker(t *testing.T) {
+	for _, reentrant := range []bool{false, true} {
+		t.Run(fmt.Sprint("reentrant ", reentrant), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n, other := named(t, fmt.Sprint(reentrant)), named(t, fmt.Sprint(reentrant))
+				l, lo := open(t, n, dlock.Config{Reentrant: reentrant}), open(t, other, dlock.Config{Reentrant: reentrant})
+				x := acquire(t, l, "x")
+				ctx := x.Context(t.Context())
+				y, err := dlock.Acquire(ctx, l, "y")
+				if err != nil {
+					t.Fatalf("another key under the context of a hold: %v", err)
+				}
+				if y.Fence() == x.Fence() || n.holder(t, "y") != y.Fence() {
+					t.Error("another key re-entered the hold")
+				}
+				if _, ok, err := dlock.TryAcquire(ctx, lo, "x"); ok || err != nil {
+					t.Errorf("TryAcquire by another Locker: %v, %v; want false: it is held", ok, err)
+				}
+			})
+		})
+	}
+}
+
+func TestReenteringByKeyIsAHoldByKey(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{Reentrant: true})
+		x := acquire(t, l, "k")
+		if err := l.Lock(x.Context(t.Context()), "k"); err != nil {
+			t.Fatal(err)
+		}
+		lock(t, l, "k") // counts, though not under the context
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for i := range 2 {
+			if n.holder(t, "k") == 0 {
+				t.Errorf("released after %d of 2 Unlocks by key", i)
+			}
+			if err := l.Unlock(t.Context(), "k"); err != nil {
+				t.Error(err)
+			}
+		}
+		if n.holder(t, "k") != 0 {
+			t.Error("held after the last Unlock")
+		}
+		wantErr(t, "one Unlock more", l.Unlock(t.Context(), "k"), dlock.ErrLockNotHeld)
+		if got := dlock.Entries(l); got != 0 {
+			t.Errorf("%d keys are still known", got)
+		}
+	})
 }

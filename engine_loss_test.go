@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/drivers/memory"
 )
 
@@ -348,4 +349,133 @@ func TestAStoppedProcessKnowsWhenItWakes(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestWithoutAStartTheDeadlineCountsFromTheSending(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		p, n := newPlain()
+		l := open(t, p, dlock.Config{DefaultTTL: time.Second})
+		n.on(slowReply(300*time.Millisecond), opAcquire)
+		begin := time.Now()
+		x := acquire(t, l, "k", dlock.WithoutRenewal())
+		if got, want := x.ValidUntil(), deadline(begin, time.Second); !got.Equal(want) {
+			t.Errorf("ValidUntil is %v after the sending, want %v", got.Sub(begin), want.Sub(begin))
+		}
+		n.on(slowReply(200*time.Millisecond), opRenew)
+		begin = time.Now()
+		if err := x.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := x.ValidUntil(), deadline(begin, time.Second); !got.Equal(want) {
+			t.Errorf("ValidUntil is %v after the sending of Extend, want %v", got.Sub(begin), want.Sub(begin))
+		}
+	})
+}
+
+func TestWithoutAStartARenewalCountsFromItsSending(t *testing.T) {
+	for name, remote := range map[string]func(p plain) driver.Backend{
+		"one by one": func(p plain) driver.Backend { return p },
+		"in batches": func(p plain) driver.Backend { return plainBatch{p} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				p, n := newPlain()
+				l := open(t, remote(p), dlock.Config{DefaultTTL: 6 * time.Second})
+				x := acquire(t, l, "k")
+				n.on(slowReply(500*time.Millisecond), opRenew, opBatch)
+				time.Sleep(2900 * time.Millisecond)
+				renewals := n.requests(opRenew, opBatch)
+				if len(renewals) != 1 {
+					t.Fatalf("%d renewals were sent in half a TTL, want 1", len(renewals))
+				}
+				if got, want := x.ValidUntil(), deadline(renewals[0].at, 6*time.Second); !got.Equal(want) {
+					t.Errorf("ValidUntil is %v after the renewal's sending, want %v", got.Sub(renewals[0].at), want.Sub(renewals[0].at))
+				}
+			})
+		})
+	}
+}
+
+func TestAGrantAfterALongWaitCountsFromItsStart(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, n, dlock.Config{}), open(t, other, dlock.Config{})
+		theirs := acquire(t, lo, "k")
+		time.AfterFunc(time.Minute, func() { _ = theirs.Unlock(t.Context()) })
+		begin := time.Now()
+		x := acquire(t, l, "k")
+		if got, want := x.ValidUntil(), deadline(begin.Add(time.Minute), 10*time.Second); !got.Equal(want) {
+			t.Errorf("ValidUntil is %v from S + T - m, where S is the grant's Start", got.Sub(want))
+		}
+		if got := len(n.requests(opWait)); got != 1 {
+			t.Errorf("%d requests for one long wait, want 1", got)
+		}
+	})
+}
+
+// coarse is a store that counts whole seconds.
+type coarse struct{ *network }
+
+func (b coarse) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	c.TTL = (c.TTL + time.Second - 1).Truncate(time.Second)
+	g, err := b.network.Acquire(ctx, c)
+	return driver.Grant{Fence: g.Fence, TTL: c.TTL}, err
+}
+
+func TestTheDeadlineCountsWhatTheStoreReallySet(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, coarse{newNetwork()}, dlock.Config{MaxRetries: 1})
+		begin := time.Now()
+		x := acquire(t, l, "k", dlock.WithTTL(1200*time.Millisecond))
+		if got, want := x.ValidUntil(), deadline(begin, 2*time.Second); !got.Equal(want) {
+			t.Errorf("ValidUntil is %v after the sending, want %v", got.Sub(begin), want.Sub(begin))
+		}
+	})
+}
+
+func TestAContextMadeAfterAPauseIsOver(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, memory.New(), dlock.Config{DefaultTTL: time.Second})
+		x := acquire(t, l, "k")
+		x.Pause(2 * time.Second)
+		ctx := x.Context(t.Context())
+		select {
+		case <-ctx.Done():
+		default:
+			t.Error("Done is open")
+		}
+	})
+}
+
+func TestAnAnswerAfterTheDeadlineSavesNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		p, n := newPlain()
+		l := open(t, p, dlock.Config{DefaultTTL: 12 * time.Second})
+		x := acquire(t, l, "k")
+		n.on(slowReply(time.Second), opRenew)
+		for len(n.requests(opRenew)) == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		x.Pause(8 * time.Second) // beyond the deadline, and not beyond what the renewal would give
+		time.Sleep(1500 * time.Millisecond)
+		if x.Held() {
+			t.Error("a renewal that was confirmed after the deadline brought the hold back")
+		}
+	})
+}
+
+func TestAContextThatEndedIsForgotten(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, memory.New(), dlock.Config{})
+		x := acquire(t, l, "k")
+		for range 100 {
+			parent, cancel := context.WithCancel(t.Context())
+			_ = x.Context(parent)
+			cancel()
+		}
+		synctest.Wait()
+		if got := x.Contexts(); got != 0 {
+			t.Errorf("a long hold keeps %d contexts that ended", got)
+		}
+	})
 }

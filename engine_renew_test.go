@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -247,8 +249,8 @@ func TestSingleRenewalsAreSomeAtATime(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
-		if most < 2 || most > 16 {
-			t.Errorf("up to %d renewals at the same time, want some but at most 16", most)
+		if most < 2 || most > 64 {
+			t.Errorf("up to %d renewals at the same time, want some but at most 64", most)
 		}
 	})
 }
@@ -392,5 +394,228 @@ func TestExtendTellsWhatWentWrong(t *testing.T) {
 		y := acquire(t, l, "y")
 		_ = y.Unlock(t.Context())
 		wantErr(t, "after Unlock", y.Extend(t.Context(), time.Second), dlock.ErrLockNotHeld)
+	})
+}
+
+func TestARenewalThatNeverReturnsTakesNoLongerThanItsTime(t *testing.T) {
+	const ttl = 12 * time.Second
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: ttl})
+		x := acquire(t, l, "k")
+		end := x.ValidUntil()
+		stuck, _ := hang(t)
+		n.on(stuck, opRenew)
+		<-x.Done()
+		reqs := n.requests(opRenew)
+		if len(reqs) < 5 {
+			t.Fatalf("%d attempts, want several", len(reqs))
+		}
+		for i := 1; i < len(reqs); i++ {
+			left := end.Sub(reqs[i-1].at)
+			limit := min(ttl/6, left/3)
+			pause := min(ttl/20, (left-limit)/4)
+			if gap, want := reqs[i].at.Sub(reqs[i-1].at), max(limit, 2*time.Millisecond)+max(pause, time.Millisecond); gap > want+time.Millisecond {
+				t.Errorf("attempt %d began %v after the one before, want at most %v and the pause: %v", i, gap, limit, want)
+			}
+		}
+	})
+}
+
+// batchLimits is a network that notes how long each batch may take, and keeps slow ones until then.
+type batchLimits struct {
+	*network
+	t    *testing.T
+	slow string // batches with this key do not answer
+	seen map[string]int
+}
+
+func (b *batchLimits) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
+	end, _ := ctx.Deadline()
+	limit, stuck := time.Until(end), false
+	b.mu.Lock()
+	for _, c := range claims {
+		b.seen[c.Key]++
+		stuck = stuck || c.Key == b.slow
+		if limit > c.TTL/6 {
+			b.t.Errorf("a batch with %q may take %v, want at most a sixth of its TTL, %v", c.Key, limit, c.TTL/6)
+		}
+		if limit < c.TTL/24 {
+			b.t.Errorf("a batch with %q may take only %v, as if its TTL were not %v", c.Key, limit, c.TTL)
+		}
+	}
+	b.mu.Unlock()
+	if stuck {
+		<-ctx.Done()
+		answers := make([]driver.Renewal, len(claims))
+		for i := range answers {
+			answers[i].Err = ctx.Err()
+		}
+		return answers
+	}
+	return b.store.RenewBatch(context.WithoutCancel(ctx), claims)
+}
+
+func TestABatchHasOneTimeLimitThatSuitsAll(t *testing.T) {
+	for range 20 {
+		virtual(t, func(t *testing.T) {
+			b := &batchLimits{network: newNetwork(), t: t, seen: map[string]int{}}
+			l := open(t, b, dlock.Config{})
+			acquire(t, l, "30s", dlock.WithTTL(30*time.Second))
+			acquire(t, l, "1s", dlock.WithTTL(time.Second))
+			acquire(t, l, "15s", dlock.WithTTL(15*time.Second))
+			time.Sleep(2 * time.Second)
+			acquire(t, l, "9s", dlock.WithTTL(9*time.Second))
+			time.Sleep(30 * time.Second)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if len(b.seen) != 4 {
+				t.Errorf("renewals of %v, want of all four", b.seen)
+			}
+		})
+	}
+}
+
+func TestABatchInFlightDoesNotHoldUpThoseDueWithIt(t *testing.T) {
+	for range 20 { // which of the two goes first is left to chance
+		virtual(t, func(t *testing.T) {
+			b := &batchLimits{network: newNetwork(), t: t, slow: "long", seen: map[string]int{}}
+			l := open(t, b, dlock.Config{})
+			acquire(t, l, "long", dlock.WithTTL(30*time.Second))
+			short := acquire(t, l, "short", dlock.WithTTL(time.Second))
+			time.Sleep(20 * time.Second)
+			if !short.Held() {
+				t.Errorf("a hold was lost while the renewal of another was under way: %v", short.Err())
+			}
+		})
+	}
+}
+
+func TestAHoldThatEndsBeforeItsRenewalIsSentIsNotRenewed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 9 * time.Second})
+		leases := map[string]*dlock.Lease{}
+		for i := range 100 { // more than are renewed at the same time
+			x := acquire(t, l, fmt.Sprint(i))
+			leases[x.Key()] = x
+		}
+		n.on(slowReply(500*time.Millisecond), opRenew)
+		for len(n.requests(opRenew)) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		for _, s := range n.requests(opRenew) {
+			delete(leases, s.key)
+		}
+		unlocked := time.Now()
+		for _, x := range leases {
+			_ = x.Unlock(t.Context())
+		}
+		time.Sleep(9 * time.Second)
+		for _, s := range n.requests(opRenew) {
+			if leases[s.key] != nil {
+				t.Fatalf("a renewal was sent %v after Unlock was called", s.at.Sub(unlocked))
+			}
+		}
+	})
+}
+
+func TestCallsLeftBehindDoNotHoldUpRenewals(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 3 * time.Second})
+		x := acquire(t, l, "held")
+		stuck, _ := hang(t)
+		n.on(stuck, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range dlock.MaxAbandoned {
+			wg.Go(func() { _, _ = l.TryLock(ctx, fmt.Sprint(i)) })
+		}
+		wg.Wait()
+		time.Sleep(time.Minute)
+		if !x.Held() {
+			t.Errorf("the application's calls that hang kept the renewals out: %v", x.Err())
+		}
+	})
+}
+
+func TestAShorterExtendLeavesTheDeadline(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		p, _ := newPlain()
+		l := open(t, p, dlock.Config{DefaultTTL: 10 * time.Second})
+		x := acquire(t, l, "k", dlock.WithoutRenewal())
+		before := x.ValidUntil()
+		if err := x.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if got := x.ValidUntil(); !got.Equal(before) {
+			t.Errorf("the deadline moved by %v", got.Sub(before))
+		}
+	})
+}
+
+func TestAnExtendOfUnknownOutcomeIsCleanedUpForItsTTL(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 6 * time.Second})
+		x := acquire(t, l, "k", dlock.WithoutRenewal())
+		n.on(loseReply, opRenew)
+		wantErr(t, "Extend", x.Extend(t.Context(), time.Minute), errNetwork)
+		n.on(refuse, opRelease)
+		wantErr(t, "Unlock", x.Unlock(t.Context()), errNetwork)
+		time.Sleep(30 * time.Second) // longer than the TTL that is known
+		if n.holder(t, "k") == 0 {
+			t.Fatal("the store has let go; the test shows nothing")
+		}
+		n.heal()
+		time.Sleep(time.Second)
+		if n.holder(t, "k") != 0 {
+			t.Error("the token is in the store a second after the network healed")
+		}
+	})
+}
+
+func TestAnExtendThatIsOvertakenByUnlock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		x := acquire(t, l, "k")
+		n.on(slowReply(time.Second), opRenew)
+		extended := make(chan error, 1)
+		go func() { extended <- x.Extend(t.Context(), time.Minute) }()
+		time.Sleep(100 * time.Millisecond)
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "Extend", <-extended, dlock.ErrLockNotHeld)
+		wantErr(t, "Err", x.Err(), dlock.ErrLockNotHeld)
+		time.Sleep(2 * time.Minute)
+		wantErr(t, "Err", x.Err(), dlock.ErrLockNotHeld)
+	})
+}
+
+func TestFailuresAreCountedInARow(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		var log strings.Builder
+		l := open(t, n, dlock.Config{DefaultTTL: 3 * time.Second}, dlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		acquire(t, l, "k")
+		for range 3 {
+			var once sync.Once
+			n.on(func(_ context.Context, _ op, next func() error) (err error) {
+				once.Do(func() { err = errNetwork })
+				if err != nil {
+					return err
+				}
+				return next()
+			}, opRenew)
+			time.Sleep(3 * time.Second)
+		}
+		_ = l.Close()
+		if got := strings.Count(log.String(), "failures=1"); got != 3 || strings.Contains(log.String(), "failures=2") {
+			t.Errorf("%d single failures were logged, want 3:\n%s", got, &log)
+		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -360,4 +361,198 @@ func TestCloseDuringUseIsClean(t *testing.T) {
 		}
 		wg.Wait()
 	}
+}
+
+func TestUnlockOfWhatTheStoreHasTakenNeedsNoCleanUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		x := acquire(t, l, "k")
+		n.snatch(t, "k")
+		<-x.Done()
+		wantErr(t, "Unlock", x.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		time.Sleep(time.Minute)
+		if got := len(n.requests(opRelease)); got != 0 {
+			t.Errorf("%d releases of a token that the store said is gone", got)
+		}
+	})
+}
+
+func TestALostHoldIsCleanedUpOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: 10 * time.Second})
+		x := acquire(t, l, "k")
+		n.on(loseReply, opRenew)
+		<-x.Done()
+		var together atomic.Int32
+		n.on(most(50*time.Millisecond, &together), opRelease)
+		for range 10 {
+			wantErr(t, "Unlock", x.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		}
+		time.Sleep(time.Minute)
+		if got := together.Load(); got != 1 {
+			t.Errorf("%d clean-ups of one token at the same time, want 1", got)
+		}
+	})
+}
+
+func TestTheTurnComesWhenTheReleaseIsDone(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		x := acquire(t, l, "k")
+		var wg sync.WaitGroup
+		wg.Go(func() { acquire(t, l, "k") })
+		synctest.Wait()
+		n.on(slow(500*time.Millisecond), opRelease)
+		unlocked := time.Now()
+		_ = x.Unlock(t.Context())
+		wg.Wait()
+		waits := n.requests(opWait)
+		if got := waits[len(waits)-1].at.Sub(unlocked); got != 500*time.Millisecond {
+			t.Errorf("the next one went to the store %v after Unlock was called, want when the release was done, 500ms", got)
+		}
+	})
+}
+
+func TestUnlockIsBounded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: time.Hour})
+		x := acquire(t, l, "k")
+		f, _ := hang(t)
+		n.on(f, opRelease)
+		within(t, 2200*time.Millisecond, "Unlock", func() {
+			if err := x.Unlock(t.Context()); err == nil {
+				t.Error("Unlock: nil, and nothing was confirmed")
+			}
+		})
+	})
+}
+
+func TestAGrantThatComesWithCloseIsTakenBack(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l := open(t, n, dlock.Config{})
+		open(t, other, dlock.Config{}) // keeps the store
+		n.on(slowReply(30*time.Millisecond), opWait)
+		locked := make(chan error, 1)
+		go func() { locked <- l.Lock(t.Context(), "k") }()
+		time.Sleep(10 * time.Millisecond)
+		if err := l.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		wantErr(t, "Lock", <-locked, dlock.ErrClosed)
+		if other.holder(t, "k") != 0 {
+			t.Error("Close left a lock in the store")
+		}
+	})
+}
+
+func TestCloseWakesWhoeverPauses(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, polled{n}, dlock.Config{RetryInterval: time.Hour}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		locked := make(chan error, 1)
+		go func() { locked <- l.Lock(t.Context(), "k") }()
+		time.Sleep(time.Minute)
+		within(t, 0, "Close", func() { _ = l.Close() })
+		within(t, 0, "the wait for Lock", func() { wantErr(t, "Lock", <-locked, dlock.ErrClosed) })
+	})
+}
+
+// closer is a backend whose Close takes its time, or fails.
+type closer struct {
+	*network
+	takes time.Duration
+	err   error
+}
+
+func (b closer) Close() error {
+	time.Sleep(b.takes)
+	return errors.Join(b.err, b.network.Close())
+}
+
+func TestCloseDoesNotWaitForABackendThatHangs(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, closer{n, time.Hour, nil}, dlock.Config{})
+		acquire(t, l, "k")
+		f, free := hang(t)
+		n.on(f, opRelease)
+		within(t, 2*time.Second, "Close", func() {
+			if err := l.Close(); err == nil {
+				t.Error("Close: nil, and the backend is not closed")
+			}
+		})
+		free()
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+func TestCloseTellsWhatTheBackendSays(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		why := errors.New("could not flush")
+		l := open(t, closer{newNetwork(), 0, why}, dlock.Config{})
+		wantErr(t, "Close", l.Close(), why)
+	})
+}
+
+func TestEveryCloseReturnsWhenAllIsClosed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l := open(t, n, dlock.Config{})
+		open(t, other, dlock.Config{})
+		acquire(t, l, "k")
+		n.on(slow(500*time.Millisecond), opRelease)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_ = l.Close()
+				if other.holder(t, "k") != 0 || !n.closed {
+					t.Error("Close returned, and another Close is still at it")
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestCloseEndsTheContextsOfItsCalls(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: time.Hour})
+		var under atomic.Int32
+		n.on(func(ctx context.Context, _ op, _ func() error) error {
+			under.Add(1)
+			<-ctx.Done()
+			under.Add(-1)
+			return ctx.Err()
+		}, opRelease)
+		for i := range 5 {
+			acquire(t, l, fmt.Sprint(i))
+		}
+		_ = l.Close()
+		synctest.Wait()
+		if got := under.Load(); got != 0 {
+			t.Errorf("%d calls are still under way after Close, with a ctx that has not ended", got)
+		}
+	})
+}
+
+// bare has no optional method.
+type bare struct{ driver.Backend }
+
+func TestAClosedLockerSaysSoWhateverIsAsked(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, bare{newNetwork()}, dlock.Config{})
+		_ = l.Close()
+		wantErr(t, "Lock", l.Lock(t.Context(), "k"), dlock.ErrClosed)
+		_, err := l.TryLock(t.Context(), "k")
+		wantErr(t, "TryLock", err, dlock.ErrClosed)
+		wantErr(t, "Unlock of what was never locked", l.Unlock(t.Context(), "k"), dlock.ErrClosed)
+		wantErr(t, "Ping", dlock.Ping(t.Context(), l), dlock.ErrClosed)
+	})
 }

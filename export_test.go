@@ -27,3 +27,10 @@ func Entries(l Locker) int {
 	defer x.mu.Unlock()
 	return len(x.keys)
 }
+
+// Contexts returns how many contexts x has to end.
+func (x *Lease) Contexts() int {
+	unlock := x.guard()
+	defer unlock()
+	return len(x.ends)
+}

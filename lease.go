@@ -158,11 +158,20 @@ func (h *hold) addLease() *Lease {
 func (x *Lease) end(reason error) {
 	x.err = reason
 	close(x.done)
-	for c := range x.ends {
-		c.forget()
-		c.cancel(reason)
-	}
+	ends := x.ends
 	x.ends = nil
+	cancel := func() {
+		for c := range ends {
+			c.forget()
+			c.cancel(reason)
+		}
+	}
+	switch {
+	case x.h == nil:
+		cancel()
+	case len(ends) > 0:
+		x.h.l.ends = append(x.h.l.ends, cancel) // which asks the parents, and they may be anybody's
+	}
 }
 
 // leaseErr is Lease.Err with the mutex held. It notices a deadline that has passed before the timer does.

@@ -21,7 +21,8 @@ type locker struct {
 	cfg     Config
 	tel     *telemetry
 
-	noWait, noBatch atomic.Bool // the driver said errors.ErrUnsupported
+	noWait, noBatch atomic.Bool   // the driver said errors.ErrUnsupported
+	renewSlots      chan struct{} // one for each single renewal under way
 
 	closing chan struct{} // closed when Close begins: nobody waits any longer
 	stopped chan struct{} // closed when Close has waited enough: nothing is sent any more
@@ -39,14 +40,15 @@ type locker struct {
 	sweeps    int      // releases in the background that are under way
 	ops       int      // operations under way
 	running   int      // calls under way, those left behind included
-	events    []func() // to be reported when the mutex is free
+	ends      []func() // contexts to be ended when the mutex is free
+	events    []func() // and then to be reported
 }
 
 func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 	l := &locker{
 		b: b, cfg: cfg, tel: tel,
 		closing: make(chan struct{}), stopped: make(chan struct{}), quiet: make(chan struct{}), closed: make(chan struct{}),
-		keys: map[string]*entry{},
+		keys: map[string]*entry{}, renewSlots: make(chan struct{}, renewWorkers),
 	}
 	l.waiter, _ = b.(driver.Waiter)
 	l.batcher, _ = b.(driver.BatchRenewer)
@@ -61,14 +63,17 @@ func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 // later has f called once the mutex is free: what it reports to may be slow, or come back.
 func (l *locker) later(f func()) { l.events = append(l.events, f) }
 
-// unlock frees the mutex, reports what happened under it, and notices when a closing Locker has become quiet.
+// unlock frees the mutex, does and reports what followed from what happened under it, and notices when a closing Locker has become quiet.
 func (l *locker) unlock() {
-	events := l.events
-	l.events = nil
+	ends, events := l.ends, l.events
+	l.ends, l.events = nil, nil
 	if l.ops == 0 && l.running == 0 && l.strays == 0 && isClosed(l.closing) && !isClosed(l.quiet) {
 		close(l.quiet)
 	}
 	l.mu.Unlock()
+	for _, f := range ends {
+		f()
+	}
 	for _, f := range events {
 		f()
 	}
@@ -156,6 +161,7 @@ type request struct {
 	wait      bool // as long as it takes, not one attempt
 	ttl       time.Duration
 	noRenewal bool
+	mark      *leaseContext // the hold under whose context it is
 }
 
 // acquire is the way in for all four ways to lock. Without waiting, nil and no error mean that another owner has the key.
@@ -211,25 +217,29 @@ func (l *locker) acquireKey(ctx context.Context, key string, r request) (*Lease,
 		defer cancel()
 		ctx = bounded
 	}
+	r.mark = markOf(ctx)
 	l.mu.Lock()
 	if isClosed(l.closing) {
 		l.unlock()
 		return nil, ErrClosed
 	}
 	l.ops++
-	defer l.opDone()
 	e := l.entry(key)
 	e.users++
+	defer l.leave(e)
 	x, err := l.reenter(ctx, e, r)
 	l.unlock()
-
-	if x == nil && err == nil {
-		x, err = l.takeTurnAndAcquire(ctx, e, r)
+	if x != nil || err != nil {
+		return x, err
 	}
+	return l.takeTurnAndAcquire(ctx, e, r)
+}
 
+// leave ends a call's work with e.
+func (l *locker) leave(e *entry) {
 	l.mu.Lock()
 	defer l.unlock()
+	l.ops--
 	e.users--
 	l.tidy(e)
-	return x, err
 }

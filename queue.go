@@ -17,6 +17,7 @@ type entry struct {
 	heard  heard           // by whoever has the turn and not yet the key
 	byKey  keyHold
 	strays []*stray
+	swept  int // how many strays were removed from the store
 }
 
 // heard is what the store last said to somebody who wants a key.
@@ -76,7 +77,7 @@ func (l *locker) reenter(ctx context.Context, e *entry, r request) (*Lease, erro
 	if r.byKey && e.byKey.count > 0 {
 		return l.lockAgain(ctx, e, r)
 	}
-	if outer := l.heldIn(ctx, e.key); outer != nil {
+	if outer := l.heldIn(r.mark, e.key); outer != nil {
 		if !l.cfg.Reentrant {
 			return nil, detail{ErrLockAlreadyHeld, "under the context of its own hold"}
 		}
@@ -95,7 +96,7 @@ func (l *locker) reenter(ctx context.Context, e *entry, r request) (*Lease, erro
 // lockAgain is Lock or TryLock of a key that this Locker holds, or is acquiring, by key.
 func (l *locker) lockAgain(ctx context.Context, e *entry, r request) (*Lease, error) {
 	for e.byKey.lease == nil && e.byKey.count > 0 {
-		if !l.cfg.Reentrant || !r.wait {
+		if !l.cfg.Reentrant || !r.wait || l.heldIn(r.mark, e.key) != nil {
 			return nil, detail{ErrLockAlreadyHeld, "it is being acquired by another call"}
 		}
 		if err := l.awaitSettled(ctx, e); err != nil {
@@ -191,9 +192,9 @@ func (l *locker) awaitTurn(ctx context.Context, e *entry) error {
 
 // nextTurn gives the turn of e to the first who waits.
 func (l *locker) nextTurn(e *entry) {
-	e.holder, e.heard = nil, heard{}
+	e.holder = nil // what was heard of the key stays: the next one knows no better yet
 	if len(e.queue) == 0 {
-		e.busy = false
+		e.busy, e.heard = false, heard{}
 		l.tidy(e)
 		return
 	}

@@ -75,17 +75,22 @@ func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 	l.endHold(h, errReleased)
 	l.ops++
 	l.unlock()
-	defer l.opDone()
+	defer l.released(h)
 
 	err = l.release(ctx, h)
-	l.mu.Lock()
-	l.passTurn(h)
-	l.unlock()
 	l.tel.released(h.e.key, h.fence, err)
 	if err != nil {
 		return l.fail("unlock", h.e.key, err)
 	}
 	return nil
+}
+
+// released ends an Unlock: it is the next one's turn.
+func (l *locker) released(h *hold) {
+	l.mu.Lock()
+	defer l.unlock()
+	l.ops--
+	l.passTurn(h)
 }
 
 // cleanLost cleans up after a hold whose deadline has passed.
@@ -101,11 +106,11 @@ func (l *locker) cleanLost(h *hold) {
 
 // release takes the token of a hold that is over out of the store. What it cannot do now goes on in the background.
 func (l *locker) release(ctx context.Context, h *hold) error {
-	c := &call{kind: callRelease, claim: h.claim}
+	c, again := &call{kind: callRelease, claim: h.claim}, (*call)(nil)
 	err := l.askRelease(ctx, c)
-	if err != nil && !errors.Is(err, driver.ErrNotOwner) && ctx.Err() == nil && !isClosed(l.closing) {
+	if err != nil && !errors.Is(err, driver.ErrNotOwner) && ctx.Err() == nil && !isClosed(l.stopped) {
 		first := err
-		again := &call{kind: callRelease, claim: h.claim}
+		again = &call{kind: callRelease, claim: h.claim}
 		if err = l.askRelease(ctx, again); errors.Is(err, driver.ErrNotOwner) {
 			err = because{errUnsure, first}
 		}
@@ -119,6 +124,9 @@ func (l *locker) release(ctx context.Context, h *hold) error {
 	default:
 		d.unsure++
 		d.last = latest(d.last, h.lastSent)
+		if d.releases = append(d.releases, c); again != nil {
+			d.releases = append(d.releases, again)
+		}
 	}
 	l.mu.Lock()
 	defer l.unlock()

@@ -56,7 +56,8 @@ func (s *sched) arm() {
 		return
 	}
 	s.armed = s.tasks[0].at
-	wait := time.Until(s.armed)
+	// Never at once: in a synctest bubble under the race detector, resetting an AfterFunc timer to a time that has come crashes Go 1.26's runtime.
+	wait := max(time.Until(s.armed), time.Nanosecond)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(wait, s.tick)
 	} else {

@@ -48,23 +48,27 @@ func newToken() string {
 func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request) (x *Lease, err error) {
 	a := &acquisition{l: l, e: e, r: r}
 	a.newClaim()
+	defer func() { a.end(x) }()
 	if r.wait {
-		x, err = a.waitFor(ctx)
-	} else {
-		x, err = a.tryOnce(ctx)
+		return a.waitFor(ctx)
 	}
-	l.mu.Lock()
-	defer l.unlock()
-	if r.byKey {
-		l.settleByKey(e, x)
+	return a.tryOnce(ctx)
+}
+
+// end leaves everything in order: with the lease, or without one and whatever may be left of it in the store.
+func (a *acquisition) end(x *Lease) {
+	a.l.mu.Lock()
+	defer a.l.unlock()
+	if a.r.byKey {
+		a.l.settleByKey(a.e, x)
 	}
-	if x == nil {
-		l.clean(e.key, a.claim, a.doubt, a.claim.TTL)
-		if a.hasTurn {
-			l.nextTurn(e)
-		}
+	if x != nil {
+		return
 	}
-	return x, err
+	a.l.clean(a.e.key, a.claim, a.doubt, a.claim.TTL)
+	if a.hasTurn {
+		a.l.nextTurn(a.e)
+	}
 }
 
 func (a *acquisition) newClaim() {
@@ -94,7 +98,10 @@ func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	a.hasTurn = true
-	for {
+	a.l.mu.Lock()
+	a.heard = a.e.heard
+	a.l.mu.Unlock()
+	for ctx.Err() == nil {
 		x, err := a.attempt(ctx, a.wayToWait())
 		switch {
 		case x != nil:
@@ -118,6 +125,7 @@ func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 			return nil, a.heard.stillWaiting(err)
 		}
 	}
+	return nil, a.heard.stillWaiting(endOf(ctx))
 }
 
 // wayToWait is Wait where the driver has it; a limited number of attempts is made by polling on every driver. Where a call costs nothing the first
@@ -159,7 +167,11 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 		return nil, nil
 	}
 	a.hasTurn = taken
-	for {
+	for range 3 {
+		a.l.mu.Lock()
+		swept := a.e.swept
+		a.l.mu.Unlock()
+		a.heard = heard{}
 		x, err := a.attempt(ctx, callAcquire)
 		if a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 			x, err = a.attempt(ctx, callAcquire)
@@ -168,11 +180,12 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 			return x, err
 		}
 		// The holder might be a token of our own that was left behind.
-		again, err := a.l.sweepNow(ctx, a.e)
+		again, err := a.l.sweepNow(ctx, a.e, swept)
 		if err != nil || !again {
 			return nil, err
 		}
 	}
+	return nil, errCleaning
 }
 
 // attempt sends one request. The error is what the backend said, ErrClosed, or what ended the wait for an answer.

@@ -13,7 +13,7 @@ import (
 )
 
 // renewWorkers is how many holds are renewed at the same time where the driver cannot renew many at once.
-const renewWorkers = 16
+const renewWorkers = 64
 
 // watch plans what comes next for h: the renewal, or the deadline.
 func (l *locker) watch(h *hold) {
@@ -77,7 +77,9 @@ func (l *locker) renewAll(holds []*hold) {
 	for range min(renewWorkers, len(holds)) {
 		wg.Go(func() {
 			for h := range next {
+				l.renewSlots <- struct{}{}
 				l.renewOne(h)
+				<-l.renewSlots
 			}
 		})
 	}
@@ -112,11 +114,11 @@ func (l *locker) renewBatch(holds []*hold) bool {
 	jitter := rand.Float64() // the same for all of them, so that they stay together
 	now = time.Now()
 	for i, h := range c.holds {
-		r := driver.Renewal{Err: why}
-		if why == nil {
-			r = c.renewals[i]
+		if why != nil {
+			l.renewed(h, driver.Renewal{Err: why}, 0, c.sent, now, jitter)
+		} else {
+			l.renewed(h, c.renewals[i], c.batch[i].TTL, c.sent, now, jitter)
 		}
-		l.renewed(h, r, c.sent, now, jitter)
 	}
 	return true
 }
@@ -132,12 +134,12 @@ func (l *locker) renewOne(h *hold) {
 	if answered {
 		why = c.err
 	}
-	l.renewed(h, driver.Renewal{Grant: c.grant, Err: why}, c.sent, time.Now(), rand.Float64())
+	l.renewed(h, driver.Renewal{Grant: c.grant, Err: why}, c.claim.TTL, c.sent, time.Now(), rand.Float64())
 }
 
 // stillHeld leaves out of c the holds that ended since it was planned, so that none is renewed after its Unlock, and notes for the others that
-// something is sent. It returns the claims of those.
-func (l *locker) stillHeld(c *call) []driver.Claim {
+// something is sent. It reports whether any are left.
+func (l *locker) stillHeld(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := make([]*hold, 0, len(c.holds))
@@ -149,12 +151,12 @@ func (l *locker) stillHeld(c *call) []driver.Claim {
 			claims = append(claims, h.claim)
 		}
 	}
-	c.holds = held
-	return claims
+	c.holds, c.batch = held, claims
+	return len(held) > 0
 }
 
-// renewed takes the answer to a renewal of h that was sent at sent.
-func (l *locker) renewed(h *hold, r driver.Renewal, sent, now time.Time, jitter float64) {
+// renewed takes the answer to a renewal of h by asked that was sent at sent.
+func (l *locker) renewed(h *hold, r driver.Renewal, asked time.Duration, sent, now time.Time, jitter float64) {
 	h.inFlight = false
 	switch {
 	case h.over():
@@ -164,7 +166,7 @@ func (l *locker) renewed(h *hold, r driver.Renewal, sent, now time.Time, jitter 
 		return
 	case r.Err == nil:
 		h.failures, h.lastErr = 0, nil
-		start := h.granted(r.Grant, h.claim.TTL, sent)
+		start := h.granted(r.Grant, asked, sent)
 		h.renewAt = l.nextRenewal(h, start, jitter)
 	case errors.Is(r.Err, driver.ErrNotOwner):
 		h.told = true

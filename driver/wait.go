@@ -12,7 +12,8 @@ type Waiter interface {
 	//   - A Grant from Wait has Start set: the call may have been made long before the store began to count.
 	//   - A second Wait for a token that is queued keeps its place.
 	//   - Acquire does not overtake the queue: while a live waiter is first in line, a free key answers ErrHeld.
-	//   - The driver notices by itself when a message is lost and when a holder expires or vanishes.
+	//   - The driver notices by itself when a message is lost and when a holder expires or vanishes. Nobody else limits the time that Wait
+	//     takes: a request of its own that is not answered must become an error within seconds.
 	//   - A waiter whose process vanished is passed over.
 	//   - When the store has said that another owner has the key, Wait calls [Queued], and goes on waiting.
 	//
