@@ -45,7 +45,8 @@
 // # Further reading
 //
 // How the engine works is in [docs/design.md]; logs, metrics and what to do about a lost lock in [docs/operations.md]. Package driver is for those
-// who write a driver, package mocks for those who test a service that uses a Locker.
+// who write a driver, package dlocktest proves one and has a Locker that loses its locks on demand, and package mocks is for those who want
+// expectations.
 //
 // [docs/guarantees.md]: https://github.com/dlock-go/dlock/blob/main/docs/guarantees.md
 // [docs/design.md]: https://github.com/dlock-go/dlock/blob/main/docs/design.md

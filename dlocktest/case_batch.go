@@ -1,0 +1,118 @@
+package dlocktest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+var batchCases = []testCase{
+	{"batch-equals-single", "as Renew would", "RenewBatch answers each claim in its place exactly as Renew would, whatever the others come to.", []need{needBatch}, batchEqualsSingle},
+	{"batch-renews", "every hold of it", "RenewBatch makes every hold of the batch last for its own claim's TTL from the call on.", []need{needBatch}, batchRenews},
+	{"batch-large", "hundreds at once", "A batch may be large: every claim of it is answered and renewed.", []need{needBatch}, batchLarge},
+	{"batch-empty", "nothing to do", "RenewBatch without claims answers with as many renewals.", []need{needBatch}, batchEmpty},
+}
+
+// renewBatch renews claims and asserts that there is an answer for each.
+func (t *caseT) renewBatch(b driver.Backend, claims []driver.Claim) []driver.Renewal {
+	t.tb.Helper()
+	ctx, cancel := t.limited(callLimit)
+	defer cancel()
+	answers := b.(driver.BatchRenewer).RenewBatch(ctx, claims)
+	if len(answers) != len(claims) {
+		t.Fatalf("RenewBatch of %d claims has %d answers", len(claims), len(answers))
+	}
+	return answers
+}
+
+func batchEqualsSingle(t *caseT) {
+	a, b := t.open(), t.open()
+	var claims []driver.Claim
+	var holds []hold
+	var owned []bool
+	for i := range 7 {
+		c := t.claim(fmt.Sprintf("k%d", i), ample)
+		var h hold
+		switch i % 4 {
+		case 0, 3:
+			h = t.acquire(a, c)
+		case 1:
+			t.acquire(b, t.claim(c.Key, ample)) // another's
+		}
+		claims, holds, owned = append(claims, c), append(holds, h), append(owned, i%4 == 0 || i%4 == 3)
+	}
+	for i, r := range t.renewBatch(a, claims) {
+		switch {
+		case owned[i] && r.Err != nil:
+			t.Errorf("the batch answered claim %d of 7, which is held, with %q", i, r.Err)
+		case owned[i] && r.Grant.Fence != holds[i].grant.Fence:
+			t.Errorf("the batch answered claim %d with the fence %d, and it was acquired with %d", i, r.Grant.Fence, holds[i].grant.Fence)
+		case owned[i] && r.Grant.TTL != 0 && r.Grant.TTL < claims[i].TTL:
+			t.Errorf("the batch answered claim %d with a TTL of %v, want at least %v", i, r.Grant.TTL, claims[i].TTL)
+		case !owned[i] && !errors.Is(r.Err, driver.ErrNotOwner):
+			t.Errorf("the batch answered claim %d of 7, which is not held, with %v, want ErrNotOwner", i, r.Err)
+		}
+		if i%4 == 2 {
+			t.free(b, claims[i].Key)
+		}
+	}
+}
+
+func batchRenews(t *caseT) {
+	a, b := t.open(), t.open()
+	var claims []driver.Claim
+	for i := range 4 {
+		c := t.claim(fmt.Sprintf("k%d", i), t.steady())
+		t.acquire(a, c)
+		c.TTL += time.Duration(i) * t.ttl / 2
+		claims = append(claims, c)
+	}
+	t.sleep(t.steady() / 4)
+	sent := time.Now()
+	answers := t.renewBatch(a, claims)
+	for i, r := range answers {
+		if r.Err != nil {
+			t.Fatalf("the batch answered claim %d of 4 with %q", i, r.Err)
+		}
+		t.takeOver(b, hold{Claim: claims[i], grant: r.Grant, sent: sent})
+	}
+}
+
+func batchLarge(t *caseT) {
+	const n = 300
+	a, b := t.open(), t.open()
+	ttl := max(t.steady(), time.Second) + 2*n/20*t.roundTrip()
+	claims := make([]driver.Claim, n)
+	t.each(20, func(i int) {
+		for ; i < n; i += 20 {
+			claims[i] = t.claim(fmt.Sprintf("k%d", i), ttl)
+			t.acquire(a, claims[i])
+		}
+	})
+	for i := range claims {
+		claims[i].TTL = ample
+	}
+	for i, r := range t.renewBatch(a, claims) {
+		if r.Err != nil {
+			t.Fatalf("the batch of %d answered claim %d, which is held, with %q", n, i, r.Err)
+		}
+	}
+	t.sleep(ttl + late)
+	t.each(20, func(i int) {
+		for ; i < n; i += 20 {
+			t.taken(b, claims[i].Key)
+		}
+	})
+}
+
+func batchEmpty(t *caseT) {
+	b := t.open()
+	t.renewBatch(b, nil)
+	c := t.claim("k", ample)
+	t.acquire(b, c)
+	if r := t.renewBatch(b, []driver.Claim{c}); r[0].Err != nil {
+		t.Errorf("a batch of one claim, which is held, was answered with %q", r[0].Err)
+	}
+}

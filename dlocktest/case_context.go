@@ -1,0 +1,106 @@
+package dlocktest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+var contextCases = []testCase{
+	{"ctx-done", "done at entry", "A call whose context has ended returns soon, and tells nothing about the key that the store has not said.", nil, ctxDone},
+	{"ctx-in-flight", "cancelled in flight", "A call returns soon after its context ends, also while the store does not answer.", []need{needOutage}, ctxInFlight},
+	{"ctx-after", "cancelled after success", "The context bounds the call, not the hold: when it ends after the grant, the hold stays.", nil, ctxAfter},
+	{"ctx-acquire-returns", "Acquire does not wait", "Acquire of a key that is held answers at once and does not wait for the key.", nil, ctxAcquireReturns},
+}
+
+// calls are the three calls that every backend has.
+var calls = []struct {
+	op   string
+	make func(ctx context.Context, b driver.Backend, c driver.Claim) error
+}{
+	{"Acquire", func(ctx context.Context, b driver.Backend, c driver.Claim) error {
+		_, err := b.Acquire(ctx, c)
+		return err
+	}},
+	{"Renew", func(ctx context.Context, b driver.Backend, c driver.Claim) error {
+		_, err := b.Renew(ctx, c)
+		return err
+	}},
+	{"Release", func(ctx context.Context, b driver.Backend, c driver.Claim) error { return b.Release(ctx, c) }},
+}
+
+func ctxDone(t *caseT) {
+	b := t.open()
+	soon := t.soon()
+	dead, cancel := context.WithCancel(t.ctx)
+	cancel()
+	for _, call := range calls {
+		held := t.claim("held", ample)
+		t.acquire(b, held)
+		began := time.Now()
+		err := call.make(dead, b, held)
+		if d := time.Since(began); d > soon {
+			t.Errorf("%s with a context that has ended took %v", call.op, d)
+		}
+		if errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrNotOwner) {
+			t.Errorf("%s by the holder with a context that has ended returned %q", call.op, err)
+		}
+		_ = t.tryRelease(b, held)
+	}
+	c := t.claim("free", ample)
+	if _, err := b.Acquire(dead, c); errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire of a free key with a context that has ended returned %q", err)
+	}
+	_ = t.tryRelease(b, c)
+	t.free(b, "free")
+}
+
+func ctxInFlight(t *caseT) {
+	b := t.open()
+	c := t.claim("k", ample)
+	t.acquire(b, c)
+	limit := t.soon()
+	t.outage(true)
+	for _, call := range calls {
+		p := t.start(func(ctx context.Context, p *pending) { p.err = call.make(ctx, b, c) })
+		t.pause(50 * time.Millisecond)
+		p.cancel()
+		if !t.await(p.done, limit) {
+			t.Errorf("%s has not returned %v after its context ended", call.op, limit)
+		}
+	}
+}
+
+func ctxAfter(t *caseT) {
+	a, b := t.open(), t.open()
+	c := t.claim("k", ample)
+	for _, call := range calls[:2] {
+		ctx, cancel := context.WithCancel(t.ctx)
+		err := call.make(ctx, a, c)
+		cancel()
+		if err != nil {
+			t.Fatalf("%s returned %q", call.op, err)
+		}
+		t.pause(5*t.roundTrip() + 20*time.Millisecond)
+		t.taken(b, "k")
+	}
+	t.renew(a, c)
+}
+
+func ctxAcquireReturns(t *caseT) {
+	a, b := t.open(), t.open()
+	soon := t.soon()
+	first := t.claim("k", ample)
+	t.acquire(a, first)
+	for range 3 {
+		p := t.start(func(ctx context.Context, p *pending) { _, p.err = b.Acquire(ctx, t.claim("k", ample)) })
+		if !t.await(p.done, soon) {
+			t.Fatalf("Acquire of a key that is held has not returned after %v", soon)
+		}
+		if !errors.Is(p.err, driver.ErrHeld) {
+			t.Errorf("Acquire of a key that is held returned %v, want ErrHeld", p.err)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package dlocktest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+var keyCases = []testCase{
+	keyCase("key-nul", "NUL", "a", "a\x00", "a\x00b", "\x00a", "\x00", "\x00\x00"),
+	keyCase("key-crlf", "line ends", "a", "a\n", "a\r\n", "a\r", "\na", "\r\n", "a\r\nb", "a\nb", "ab"),
+	keyCase("key-blank", "blanks", "a b", "a", "a ", " a", " ", "  ", "a\t", "\t", "ab", "a+b", "a_b", "a  b"),
+	keyCase("key-utf8", "bytes that are no text", "\xff", "\xfe", "\xc3\x28", "\ufffd", "\xef\xbf", "a\xff", "a\xfe", "\xed\xa0\x80"),
+	keyCase("key-unicode", "texts that look the same", "é", "e\u0301", "É", "ﬁ", "fi", "a\u200b", "a\u00a0", "ａ", "a"),
+	keyCase("key-case", "upper and lower case", "key", "Key", "KEY", "kEY", "ß", "ss", "ı", "i", "I"),
+	keyCase("key-braces", "braces", "a", "{a}", "{a", "a}", "{}a", "{", "}", "{a}b", "{a}{a}", "b", "{b}a"),
+	keyCase("key-percent", "escapes", "a/b", "a%2Fb", "a%2fb", "a%252Fb", "%", "%%", "%41", "A", "%7B", "{", `a\x2fb`, "&#47;"),
+	keyCase("key-slashes", "slashes", "a", "a/", "/a", "//a", "a//", "/", "//", "a/b", "a//b", `a\b`, `a\`, "a/b/"),
+	keyCase("key-dots", "dots", ".", "..", "../a", "a/..", "a/../a", "./a", "a/.", "a", "...", "b/../a", "a."),
+	keyCase("key-wildcards", "wildcards", "*", "?", "a*", "a?", "a[b]", "ab", "ac", "a%", "a_", "^a", "a$", "a.c", "a-z"),
+	keyCase("key-separators", "separators", "a:b", "a:b:", ":a:b", "a", "b", "a|b", "a,b", "a;b", "a=b", "a@b", "a#b", "a'b", `a"b`, "a--b"),
+	keyCase("key-companions", "names that a driver might use itself", "k", "k:f", "k:q", "k:w", "k{k}:f", "k{k}:q", "k{k}:w", "k/", "k/0", "k.lock", "k.tmp",
+		"k:fence", "k:queue", "k:waiters", "k-fence", "fence", "fence:k", "lock:k", "queue:k", "0", "~k", "_k"),
+	keyCase("key-long", "1 KiB", long("x"), long("y"), long("x")[:1023], long("x")[:512], long("x")[:255], long("x")[:128], "y"+long("x")[1:],
+		long("x")[:600]+"y"+long("x")[601:]),
+}
+
+// long is a key of the greatest length that ends in tail.
+func long(tail string) string { return strings.Repeat("x", 1024-len(tail)) + tail }
+
+// keyCase is a case about keys that a driver might mix up.
+func keyCase(id, name string, keys ...string) testCase {
+	return testCase{id, name, "Two different keys share no state, whatever bytes they contain: " + name + ".", nil,
+		func(t *caseT) { t.isolated(slices.Clone(keys)) }}
+}
+
+// isolated asserts that each of keys is a lock of its own.
+func (t *caseT) isolated(keys []string) {
+	a, b := t.open(), t.open()
+	claims := make([]driver.Claim, len(keys))
+	for i, key := range keys {
+		claims[i] = t.claim(key, ample)
+		if _, ok := t.try(a, claims[i]); !ok {
+			t.Fatalf("Acquire of %s returned ErrHeld, and only these are held: %s", show(key), show(keys[:i]...))
+		}
+	}
+	for i, c := range claims {
+		t.taken(b, c.Key)
+		t.renew(a, c)
+		t.release(a, c)
+		t.notOwner("Renew of "+show(c.Key)+", which was released", t.tryRenew(a, c))
+		if i > 0 {
+			t.free(b, keys[i-1])
+		}
+	}
+	slices.Reverse(keys)
+	for i, key := range keys {
+		claims[i] = t.claim(key, ample)
+		if _, ok := t.try(b, claims[i]); !ok {
+			t.Fatalf("Acquire of %s returned ErrHeld, and everything was released", show(key))
+		}
+		for _, other := range []int{0, i / 2, i - 1} {
+			if other >= 0 && other < i {
+				t.renew(b, claims[other])
+			}
+		}
+	}
+}
+
+// show prints keys so that they can be told apart.
+func show(keys ...string) string {
+	var texts []string
+	for _, key := range keys {
+		if len(key) > 40 {
+			texts = append(texts, fmt.Sprintf("%q… (%d bytes)", key[:16], len(key)))
+		} else {
+			texts = append(texts, fmt.Sprintf("%+q", key))
+		}
+	}
+	return strings.Join(texts, ", ")
+}

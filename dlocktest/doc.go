@@ -1,0 +1,35 @@
+// Package dlocktest proves that a driver keeps the rules of package driver, and gives tests of services a Locker that can be made to fail.
+//
+// # For those who write a driver
+//
+// Call [Run] from a test and tell it how to make a store:
+//
+//	func TestConformance(t *testing.T) {
+//		dlocktest.Run(t, dlocktest.Harness{
+//			New: func(t *testing.T) dlocktest.Store {
+//				srv := startServer(t) // fresh and empty
+//				return dlocktest.Store{
+//					Open: func(t testing.TB) driver.Backend { return mystore.New(srv.Addr()) },
+//				}
+//			},
+//		})
+//	}
+//
+// Every case is a subtest named by its id. A case that fails prints the rule it found broken; docs/conformance.md lists them all. A
+// case that the store has no means for (an optional interface, [Store.Outage]) is skipped with the reason, so give the
+// harness as many of [Store]'s functions as you can: the cases about losing a lock need them.
+//
+// A store in this process runs in virtual time with Around: synctest.Test, in which waiting costs nothing. New is called within
+// Around, so that the store belongs to the bubble.
+//
+// The suite takes what a driver may do for granted and no more. A store that answers in 200 ms, notices an expiry a second
+// late, knows whole seconds only, has no queue and no fences passes, given a [Harness.MinTTL] that suits it.
+//
+// # For those who use locks
+//
+// [NewLocker] is a real Locker in memory. What does the service do when it loses its lock?
+//
+//	locker := dlocktest.NewLocker(t)
+//	go service.Run(t.Context(), locker)
+//	locker.Lose("leader")
+package dlocktest

@@ -1,0 +1,111 @@
+package dlocktest
+
+import (
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Harness tells Run how to test a driver. Only New is required.
+type Harness struct {
+	// New returns a fresh, empty store. It is called once per case, within Around. Where time is real it may call
+	// t.Parallel, if stores do not disturb each other.
+	New func(t *testing.T) Store
+
+	// Around calls f once, with t or with a test within it: synctest.Test, for virtual time. Default: nil, which means
+	// that f is called as it is, in real time.
+	Around func(t *testing.T, f func(t *testing.T))
+
+	// MinTTL is the shortest TTL that the store handles well: 20 times what a call takes, or more. Many cases wait until it has
+	// passed. Default: 0, which means 200ms.
+	MinTTL time.Duration
+
+	// Skip has the reason for every case, by id, that is not to be run. An id that no case has fails the run.
+	Skip map[string]string
+}
+
+// Store is a store to be tested. Only Open is required; cases that need more are skipped without it.
+type Store struct {
+	// Open returns another client of this store, as another process would have it. The suite closes it, some twice.
+	Open func(t testing.TB) driver.Backend
+
+	// Driver and DSN open this store by dlock.Open. Default: "", which means that there is no way to.
+	Driver, DSN string
+
+	// Advance lets d pass, for the store and for this process, where the store's clock has to be moved by hand. The
+	// suite calls it in small steps. Default: nil, which means time.Sleep.
+	Advance func(d time.Duration)
+
+	// Outage makes the store unreachable for every client, and reachable again. Whether calls then fail or hang is all the same; what
+	// the store holds stays and expires. Default: nil, which means that it cannot be done.
+	Outage func(down bool)
+
+	// Delete removes the hold of key behind the drivers' backs, as an operator would who looks into the store. Default:
+	// nil, which means that it cannot be done.
+	Delete func(key string)
+}
+
+const defaultMinTTL = 200 * time.Millisecond
+
+// Run tests a driver: each case is a subtest of t, in the order of docs/conformance.md. A call of the driver that does not return
+// becomes a failure of the case within a minute. In real time, a case that relies on renewals and fails while this machine paused for too long for them
+// is skipped as inconclusive. At the end a line tells how many cases were run and how many were skipped.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	if h.New == nil {
+		t.Fatal("dlocktest: Harness.New is nil")
+	}
+	for _, id := range unknown(h.Skip) {
+		t.Errorf("dlocktest: Harness.Skip has %q, and there is no such case", id)
+	}
+	var run, skipped atomic.Int32
+	t.Cleanup(func() { t.Logf("dlocktest: %d run, %d skipped", run.Load(), skipped.Load()) })
+	for i := range cases {
+		t.Run(cases[i].id, func(t *testing.T) {
+			if why := h.run(t, &cases[i]); why != "" {
+				skipped.Add(1)
+				t.Skip(why)
+			}
+			run.Add(1)
+		})
+	}
+}
+
+// unknown returns the ids in skip that no case has, sorted.
+func unknown(skip map[string]string) []string {
+	var ids []string
+	for id := range skip {
+		if !slices.ContainsFunc(cases, func(c testCase) bool { return c.id == id }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// run runs one case, or says why not.
+func (h Harness) run(t *testing.T, c *testCase) (skip string) {
+	if why, ok := h.Skip[c.id]; ok {
+		return "the harness says: " + why
+	}
+	pace := pace{ttl: h.MinTTL, limit: caseLimit}
+	if pace.ttl == 0 {
+		pace.ttl = defaultMinTTL
+	}
+	if h.Around == nil {
+		pace.real = true
+		return runCase(t, c, h.New(t), pace)
+	}
+	// Virtual time stands still while a goroutine waits for a mutex or for the network, and the limit within it too.
+	defer time.AfterFunc(caseLimit, func() {
+		debug.SetTraceback("all")
+		panic("dlocktest: case " + c.id + " hangs")
+	}).Stop()
+	pace.limit += 200 * pace.ttl
+	h.Around(t, func(t *testing.T) { skip = runCase(t, c, h.New(t), pace) })
+	return skip
+}

@@ -1,0 +1,98 @@
+package dlocktest
+
+import (
+	"errors"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// need is something that not every store has.
+type need string
+
+const (
+	needOutage  need = "Store.Outage"
+	needDelete  need = "Store.Delete"
+	needDSN     need = "Store.Driver"
+	needFence   need = "fences"
+	needWaiter  need = "driver.Waiter"
+	needBatch   need = "driver.BatchRenewer"
+	needInspect need = "driver.Inspector"
+	needBreaker need = "driver.Breaker"
+	needPinger  need = "driver.Pinger"
+	needDoctor  need = "driver.Doctor"
+	needInstant need = "driver.Instant"
+)
+
+// missing says what of needs the store has not, empty if it has everything. It asks the store: a method that returns
+// errors.ErrUnsupported counts as absent.
+func (t *caseT) missing(needs []need) string {
+	var b driver.Backend
+	for _, n := range needs {
+		has := false
+		switch n {
+		case needOutage:
+			has = t.store.Outage != nil
+		case needDelete:
+			has = t.store.Delete != nil
+		case needDSN:
+			has = t.store.Driver != ""
+		default:
+			if b == nil {
+				b = t.open()
+			}
+			has = t.supports(b, n)
+		}
+		if !has {
+			return "the store has no " + string(n)
+		}
+	}
+	return ""
+}
+
+// supports makes the call that n is about and reports whether there is such a thing.
+func (t *caseT) supports(b driver.Backend, n need) bool {
+	c := t.claim("dlocktest probe", ample)
+	ctx, cancel := t.limited(callLimit)
+	defer cancel()
+	err := errors.ErrUnsupported
+	switch n {
+	case needFence:
+		h := t.acquire(b, c)
+		t.release(b, c)
+		return h.grant.Fence != 0
+	case needWaiter:
+		if w, ok := b.(driver.Waiter); ok {
+			if _, err = w.Wait(ctx, c); err == nil {
+				t.release(b, c)
+			}
+		}
+	case needBatch:
+		if r, ok := b.(driver.BatchRenewer); ok {
+			err = nil
+			if answers := r.RenewBatch(ctx, []driver.Claim{c}); len(answers) > 0 {
+				err = answers[0].Err
+			}
+		}
+	case needInspect:
+		if i, ok := b.(driver.Inspector); ok {
+			_, err = i.Inspect(ctx, c.Key)
+		}
+	case needBreaker:
+		if k, ok := b.(driver.Breaker); ok {
+			err = k.Break(ctx, c.Key, 1)
+		}
+	case needPinger:
+		if p, ok := b.(driver.Pinger); ok {
+			err = p.Ping(ctx)
+		}
+	case needDoctor:
+		if d, ok := b.(driver.Doctor); ok {
+			_, err = d.Diagnose(ctx)
+		}
+	case needInstant:
+		if i, ok := b.(driver.Instant); ok && i.Instant() {
+			err = nil
+		}
+	}
+	return !errors.Is(err, errors.ErrUnsupported)
+}

@@ -1,0 +1,384 @@
+package dlocktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+var (
+	_ driver.Waiter       = (*toyClient)(nil)
+	_ driver.BatchRenewer = (*toyClient)(nil)
+	_ driver.Inspector    = (*toyClient)(nil)
+	_ driver.Breaker      = (*toyClient)(nil)
+	_ driver.Pinger       = (*toyClient)(nil)
+	_ driver.Doctor       = (*toyClient)(nil)
+	_ driver.Instant      = (*toyClient)(nil)
+)
+
+func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+	s, called := c.s, time.Now()
+	if s.odd.noWait {
+		return driver.Grant{}, errors.ErrUnsupported
+	}
+	if s.has("one-wait-at-a-time") {
+		select {
+		case c.turn <- struct{}{}:
+			defer func() { <-c.turn }()
+		case <-ctx.Done():
+			return driver.Grant{}, ctx.Err()
+		case <-c.done:
+			return driver.Grant{}, errToyClosed
+		}
+	}
+	if err := c.enter(ctx, "wait", claim); err != nil {
+		return driver.Grant{}, err
+	}
+	g, err := c.take(ctx, claim)
+	if s.has("queued-is-said-too-soon") {
+		driver.Queued(ctx)
+	}
+	if err != nil && !s.has("wait-answers-held") {
+		g, err = c.waitInLine(ctx, claim)
+	}
+	if late := c.leave(ctx); late != nil && err == nil {
+		err = late
+	}
+	switch {
+	case s.has("wait-start-missing"):
+		g.Start = time.Time{}
+	case s.has("wait-start-at-the-call"):
+		g.Start = called
+	case s.has("wait-start-at-the-reply") && err == nil:
+		time.Sleep(50 * time.Millisecond)
+		g.Start = time.Now()
+	}
+	return g, err
+}
+
+// waitInLine puts claim into the queue and waits. The store is locked, but not while it waits.
+func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+	s, name := c.s, c.s.name(c, claim.Key)
+	if s.locks[name] == nil {
+		return driver.Grant{}, errToyDown // refused although it is free: one of the bugs
+	}
+	c.enqueue(s.locks[name], claim)
+	for {
+		l := s.find(name, time.Now())
+		switch {
+		case c.closed && !s.has("close-leaves-waits"):
+			return driver.Grant{}, errToyClosed
+		case ctx.Err() != nil && s.has("cancelled-wait-says-held"):
+			return driver.Grant{}, driver.ErrHeld
+		case ctx.Err() != nil && !s.has("wait-ignores-its-context"):
+			return driver.Grant{}, ctx.Err()
+		case s.down, s.numbers["ended"] > 0:
+			return driver.Grant{}, errToyDown
+		case l != nil && l.claim.Token == claim.Token:
+			if s.has("acquire-overtakes") {
+				s.step(2 * time.Millisecond)
+				if l = s.locks[name]; l == nil || l.claim.Token != claim.Token {
+					if g, err := c.take(ctx, claim); err == nil {
+						return g, nil
+					}
+					return c.waitInLine(ctx, claim)
+				}
+			}
+			l.given = false
+			return c.grant(l, claim.TTL, l.since), nil
+		case l == nil || !slices.ContainsFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == claim.Token }):
+			return driver.Grant{}, errors.New("toy: the claim is no longer in the queue")
+		}
+		c.block(ctx, l)
+	}
+}
+
+func (c *toyClient) enqueue(l *toyLock, claim driver.Claim) {
+	s := c.s
+	i := slices.IndexFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == claim.Token })
+	if i >= 0 && s.has("second-wait-goes-to-the-back") {
+		l.queue = slices.Delete(l.queue, i, i+1)
+		i = -1
+	}
+	if i < 0 {
+		l.queue = append(l.queue, &toyWaiter{claim, c})
+	}
+}
+
+// block waits for anything that might matter, with the store unlocked.
+func (c *toyClient) block(ctx context.Context, l *toyLock) {
+	s := c.s
+	changed, left := s.changed, time.Until(l.expires.Add(s.odd.late))
+	if s.has("expiry-unnoticed-by-waiters") || s.has("ttl-ignored") || s.has("client-renews-by-itself") {
+		left = 24 * time.Hour
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	done, closed := ctx.Done(), c.done
+	if s.has("wait-ignores-its-context") {
+		done = nil
+	}
+	if s.has("close-leaves-waits") {
+		closed = nil
+	}
+	s.mu.Unlock()
+	if !s.has("queued-is-never-said") {
+		driver.Queued(ctx)
+	}
+	select {
+	case <-done:
+	case <-closed:
+	case <-changed:
+	case <-timer.C:
+	}
+	s.mu.Lock()
+}
+
+func (c *toyClient) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
+	s := c.s
+	answers := make([]driver.Renewal, len(claims))
+	if err := c.enter(ctx, "batch", driver.Claim{}); err != nil {
+		for i := range answers {
+			answers[i].Err = err
+		}
+		return answers
+	}
+	now := time.Now()
+	for i, claim := range claims {
+		if s.has("batch-goes-by-the-first-ttl") {
+			claim.TTL = claims[0].TTL
+		}
+		if s.has("batch-does-nothing") || s.has("batch-ends-at-100") && i >= 100 {
+			answers[i].Grant, answers[i].Err = c.look(claim, now)
+			continue
+		}
+		answers[i].Grant, answers[i].Err = c.extend(claim, now)
+	}
+	_ = c.leave(ctx)
+	return c.mixed(answers)
+}
+
+// look answers as Renew would, and does nothing.
+func (c *toyClient) look(claim driver.Claim, now time.Time) (driver.Grant, error) {
+	l := c.s.find(claim.Key, now)
+	if !c.s.owns(l, claim.Token) {
+		return driver.Grant{}, driver.ErrNotOwner
+	}
+	return driver.Grant{Fence: l.fence, TTL: claim.TTL, Start: now}, nil
+}
+
+// mixed is answers, or what a broken driver makes of them.
+func (c *toyClient) mixed(answers []driver.Renewal) []driver.Renewal {
+	switch s := c.s; {
+	case s.has("batch-answers-in-another-order"):
+		slices.Reverse(answers)
+	case s.has("batch-fails-as-a-whole"):
+		for _, a := range answers {
+			if a.Err != nil {
+				return slices.Repeat([]driver.Renewal{a}, len(answers))
+			}
+		}
+	case s.has("batch-answers-nothing-with-one") && len(answers) == 0:
+		return make([]driver.Renewal, 1)
+	}
+	return answers
+}
+
+func (c *toyClient) Inspect(ctx context.Context, key string) (driver.Info, error) {
+	if err := c.enter(ctx, "inspect", driver.Claim{}); err != nil {
+		return driver.Info{}, err
+	}
+	s, now := c.s, time.Now()
+	defer s.mu.Unlock()
+	l := s.locks[s.name(c, key)]
+	if !s.has("inspect-shows-the-expired") {
+		l = s.find(s.name(c, key), now)
+	}
+	info := driver.Info{Key: key}
+	if l != nil {
+		info = c.info(l, key, now)
+	} else if s.has("inspect-shows-the-last-fence") {
+		info.Fence = s.fences[key]
+	}
+	return info, nil
+}
+
+func (c *toyClient) info(l *toyLock, key string, now time.Time) driver.Info {
+	s := c.s
+	info := driver.Info{Key: key, Owner: l.claim.Owner, Fence: l.fence, TTL: l.expires.Sub(now), Since: l.since}
+	for _, w := range l.queue {
+		info.Waiters = append(info.Waiters, w.claim.Owner)
+	}
+	switch {
+	case s.odd.noFence:
+		info.Fence = 0
+	case s.has("inspect-shows-the-first-ttl"):
+		info.TTL = l.since.Add(l.ttl).Sub(now)
+	case s.has("inspect-shows-another-fence"):
+		info.Fence++
+	case s.has("inspect-shows-the-token") && info.Owner == "":
+		info.Owner = l.claim.Token
+	case s.has("inspect-shows-the-queue-backwards"):
+		slices.Reverse(info.Waiters)
+	}
+	return info
+}
+
+func (c *toyClient) List(ctx context.Context, prefix string) iter.Seq2[driver.Info, error] {
+	return func(yield func(driver.Info, error) bool) {
+		infos, err := c.snapshot(ctx, prefix)
+		for i, info := range infos {
+			if c.s.has("list-is-one-page") && i == 100 {
+				return
+			}
+			if !yield(info, nil) && !c.s.has("list-does-not-stop") {
+				return
+			}
+			if c.s.has("list-yields-twice") && i == 0 && !yield(info, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(driver.Info{}, err)
+		}
+	}
+}
+
+func (c *toyClient) snapshot(ctx context.Context, prefix string) ([]driver.Info, error) {
+	if err := c.enter(ctx, "list", driver.Claim{}); err != nil {
+		return nil, err
+	}
+	s, now := c.s, time.Now()
+	defer s.mu.Unlock()
+	var infos []driver.Info
+	for name := range s.locks {
+		l := s.locks[name]
+		if !s.has("inspect-shows-the-expired") {
+			l = s.find(name, now)
+		}
+		matches := strings.HasPrefix(name, prefix)
+		switch {
+		case s.has("list-takes-patterns"):
+			matches, _ = path.Match(prefix+"*", name)
+		case s.has("list-ignores-the-prefix"):
+			matches = true
+		}
+		if l != nil && matches {
+			infos = append(infos, c.info(l, name, now))
+		}
+	}
+	slices.SortFunc(infos, func(x, y driver.Info) int { return strings.Compare(x.Key, y.Key) })
+	return infos, nil
+}
+
+func (c *toyClient) Break(ctx context.Context, key string, fence uint64) error {
+	if c.s.odd.noFence {
+		return errors.ErrUnsupported
+	}
+	if err := c.enter(ctx, "break", driver.Claim{}); err != nil {
+		return err
+	}
+	s, now := c.s, time.Now()
+	defer s.mu.Unlock()
+	l := s.find(s.name(c, key), now)
+	switch {
+	case l == nil || l.fence != fence && !s.has("break-ignores-the-fence"):
+		return driver.ErrNotOwner
+	case s.has("break-does-nothing"):
+	case s.has("break-forgets-the-queue"):
+		l.queue = nil
+		s.pass(l, now)
+	case s.has("fence-reset-on-break"):
+		s.pass(l, now)
+		delete(s.fences, l.name)
+	default:
+		s.pass(l, now)
+	}
+	return nil
+}
+
+func (c *toyClient) Ping(ctx context.Context) error {
+	if c.s.has("ping-nil-after-close") && isClosed(c.done) {
+		return nil
+	}
+	if err := c.enter(ctx, "ping", driver.Claim{}); err != nil {
+		return err
+	}
+	if c.s.has("ping-writes") {
+		_, _ = c.take(ctx, driver.Claim{Key: "ping", Token: newToken(), TTL: time.Second})
+	}
+	return c.leave(ctx)
+}
+
+func (c *toyClient) Diagnose(context.Context) ([]driver.Finding, error) {
+	findings := []driver.Finding{
+		{ID: "toy-memory", Level: "warning", Text: "locks are kept in memory", Advice: "use a real store"},
+		{ID: "toy-test", Level: "info", Text: "this is a test"},
+	}
+	switch {
+	case c.s.has("doctor-tells-the-best-first"):
+		slices.Reverse(findings)
+	case c.s.has("doctor-has-levels-of-its-own"):
+		findings[0].Level = "WARN"
+	}
+	return findings, nil
+}
+
+func (c *toyClient) Instant() bool { return c.s.has("instant-but-slow") }
+
+// toys are the stores that a DSN can open.
+var toys struct {
+	sync.Map
+	last atomic.Int64
+}
+
+type toyDriver struct{}
+
+func init() { driver.Register("dlocktest-toy", toyDriver{}) }
+
+func registerToy(t testing.TB, s *toy) (dsn string) {
+	dsn = fmt.Sprintf("toy://%d", toys.last.Add(1))
+	toys.Store(dsn, s)
+	t.Cleanup(func() { toys.Delete(dsn) })
+	return dsn
+}
+
+func (toyDriver) Open(dsn string) (driver.Backend, error) {
+	if s, ok := toys.Load(dsn); ok {
+		return s.(*toy).openDSN()
+	}
+	accepts := false
+	toys.Range(func(_, s any) bool {
+		accepts = accepts || s.(*toy).has("dsn-of-any-kind-accepted")
+		return true
+	})
+	if accepts {
+		return newToy("", oddities{}).client(), nil
+	}
+	return nil, fmt.Errorf("toy: %w: it must be toy:// and a number", driver.ErrInvalidDSN)
+}
+
+func (s *toy) openDSN() (driver.Backend, error) {
+	s.mu.Lock()
+	down := s.down
+	s.mu.Unlock()
+	switch {
+	case s.has("dsn-opens-another-store"):
+		return newToy("", oddities{}).client(), nil
+	case s.has("dsn-connects-at-once") && down:
+		return nil, errToyDown
+	case s.odd.optional:
+		return bare{s.client()}, nil
+	}
+	return s.client(), nil
+}
