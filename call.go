@@ -14,7 +14,7 @@ const (
 	// grace is how long a call may take to answer, once nobody wants to wait for it any more, before it is left behind.
 	grace = 50 * time.Millisecond
 
-	// maxAbandoned is how many calls may be left behind; new ones wait for a place.
+	// maxAbandoned is how many calls may be left behind before new ones have to wait.
 	maxAbandoned = 256
 )
 
@@ -69,19 +69,10 @@ type answer struct {
 // errLimit matches what a driver that honours its context returns in the same situation.
 var errLimit error = detail{context.DeadlineExceeded, "the backend did not answer in time"}
 
-// gate bounds the calls that can be left behind: those under way, except for a Wait, which may last and counts only when it was left. It is guarded by the
-// Locker's mutex.
+// gate bounds the calls that were left behind: while there are as many as allowed no new ones are made. It is guarded by the Locker's mutex.
 type gate struct {
-	taken int
-	freed chan struct{} // closed when one of them returned; nil when nobody waits for that
-}
-
-func (g *gate) free() {
-	g.taken--
-	if g.freed != nil {
-		close(g.freed)
-		g.freed = nil
-	}
+	abandoned int
+	freed     chan struct{} // closed when one of them returned; nil when nobody waits for that
 }
 
 // ask sends c and waits for its answer, until ctx ends, the Locker closes, or limit has passed (0: no limit). It reports whether
@@ -142,9 +133,7 @@ func (l *locker) settle(c *call, why error) (bool, error) {
 				continue
 			}
 			c.left = true
-			if c.kind == callWait {
-				l.gateOf(c).taken++
-			}
+			l.gateOf(c).abandoned++
 			l.unlock()
 			if why == nil {
 				why = errLimit
@@ -182,16 +171,13 @@ func (l *locker) launch(ctx context.Context, c *call, limit time.Duration, closi
 		l.sched.add(&c.task, c, c.limit, 0)
 	}
 	l.running++
-	if c.kind != callWait {
-		l.gateOf(c).taken++
-	}
 	l.workers.start(c)
 	return nil
 }
 
 // pass waits for a place among the calls that may be left behind. The mutex is held, but not while it waits.
 func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing <-chan struct{}) error {
-	if g.taken < maxAbandoned {
+	if g.abandoned < maxAbandoned {
 		return nil
 	}
 	var late <-chan time.Time
@@ -200,7 +186,7 @@ func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing
 		defer timer.Stop()
 		late = timer.C
 	}
-	for g.taken >= maxAbandoned {
+	for g.abandoned >= maxAbandoned {
 		if g.freed == nil {
 			g.freed = make(chan struct{})
 		}
@@ -213,7 +199,7 @@ func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing
 		case <-closing:
 			err = ErrClosed
 		case <-late:
-			err = detail{errLimit, fmt.Sprintf("%d calls are under way and do not return", maxAbandoned)}
+			err = detail{errLimit, fmt.Sprintf("%d earlier calls have not returned yet", maxAbandoned)}
 		}
 		l.mu.Lock()
 		if err != nil {
@@ -273,8 +259,13 @@ func (c *call) finish(a answer, w *worker, returned bool) (kept bool) {
 	l.running--
 	kept = returned && l.keep(w)
 	l.sched.remove(&c.task)
-	if c.left || c.kind != callWait {
-		l.gateOf(c).free()
+	if c.left {
+		g := l.gateOf(c)
+		g.abandoned--
+		if g.freed != nil {
+			close(g.freed)
+			g.freed = nil
+		}
 	}
 	if c.stray != nil {
 		c.stray.answered(c, time.Now())

@@ -59,8 +59,7 @@ func (c *leaseContext) Err() error {
 	}
 	for m := c; m != nil; m = m.outer {
 		if m.lease.Err() != nil {
-			<-c.Done() // closed by the end of that lease, which has happened
-			break
+			<-m.Done() // closed by the end of that lease, which has happened
 		}
 	}
 	return c.Context.Err()

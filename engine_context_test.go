@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/drivers/memory"
 )
 
 func TestCtxBoundsTheCallAndNotTheHold(t *testing.T) {
@@ -211,28 +214,6 @@ func TestCleanUpEndsWhenTheTokenWasRemoved(t *testing.T) {
 		}
 		if got := dlock.Entries(l); got != 0 {
 			t.Errorf("%d keys are still known", got)
-		}
-	})
-}
-
-func TestCleanUpGoesOnWhileTheAcquireHangs(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		n := newNetwork()
-		l := open(t, polled{n}, dlock.Config{DefaultTTL: time.Second})
-		wire := make(chan struct{})
-		n.on(func(_ context.Context, _ op, next func() error) error {
-			<-wire
-			return next()
-		}, opAcquire)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		_, err := dlock.Acquire(ctx, l, "k")
-		wantErr(t, "Acquire", err, context.DeadlineExceeded)
-		time.Sleep(time.Minute) // much longer than the TTL
-		close(wire)
-		time.Sleep(time.Second)
-		if n.holder(t, "k") != 0 {
-			t.Error("an acquire that hung for a minute still holds the key a second after it was applied")
 		}
 	})
 }
@@ -762,5 +743,161 @@ func TestTheQueueBehindAnOutageIsNotToldBusy(t *testing.T) {
 			t.Errorf("%v: the outage is over", err)
 		}
 		_ = head.Unlock(t.Context())
+	})
+}
+
+func TestCleanUpRepeatsThoughTheReleasesHang(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(refuse)
+		_, err := l.TryLock(t.Context(), "k")
+		wantErr(t, "TryLock", err, errNetwork)
+		last := time.Now()
+		f, _ := hang(t)
+		n.on(f, opRelease)
+		time.Sleep(9 * time.Second)
+		for _, s := range n.requests(opRelease) {
+			if gap := s.at.Sub(last); gap > 510*time.Millisecond {
+				t.Errorf("%v between two releases, want at most 500ms", gap)
+			}
+			last = s.at
+		}
+		if time.Since(last) > time.Second {
+			t.Errorf("the last release was sent %v ago", time.Since(last))
+		}
+	})
+}
+
+func TestWhatADriverDerivesEndsWithTheCall(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		var derived context.Context
+		n.on(func(ctx context.Context, _ op, next func() error) error {
+			var cancel context.CancelFunc
+			derived, cancel = context.WithCancel(ctx)
+			t.Cleanup(cancel) // too late: a driver that forgets
+			return next()
+		}, opAcquire)
+		if _, err := l.TryLock(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if derived.Err() == nil {
+			t.Error("a context that the driver derived outlives the call")
+		}
+	})
+}
+
+func TestCloseWakesWhoeverWaitsForASlot(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		stuck, free := hang(t)
+		n.on(stuck, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range dlock.MaxAbandoned {
+			wg.Go(func() { _, _ = l.TryLock(ctx, fmt.Sprint(i)) })
+		}
+		wg.Wait()
+		wg.Go(func() {
+			_, err := l.TryLock(t.Context(), "one more")
+			wantErr(t, "TryLock", err, dlock.ErrClosed)
+		})
+		time.Sleep(time.Second)
+		go func() { _ = l.Close() }()
+		within(t, 100*time.Millisecond, "the wait for the calls", wg.Wait)
+		free()
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestAnInPlaceStoreIsWaitedForWithoutAPause(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := memory.New()
+		l := open(t, b, dlock.Config{RetryInterval: time.Hour})
+		theirs := driver.Claim{Key: "k", Token: "0123456789abcdef0123456789abcdef", TTL: time.Minute}
+		if _, err := b.Acquire(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		locked := make(chan error, 1)
+		go func() { locked <- l.Lock(t.Context(), "k") }()
+		synctest.Wait()
+		if err := b.Release(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 0, "Lock", func() {
+			if err := <-locked; err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+func TestADriverThatEndsItsGoroutineHasFailed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		n.on(func(context.Context, op, func() error) error { runtime.Goexit(); return nil }, opAcquire)
+		within(t, 0, "TryLock", func() {
+			if ok, err := l.TryLock(t.Context(), "k"); ok || err == nil {
+				t.Errorf("TryLock: %v, %v; want an error", ok, err)
+			}
+		})
+		n.heal()
+		for i := range 10 {
+			within(t, 0, "TryLock", func() {
+				if ok, err := l.TryLock(t.Context(), fmt.Sprint(i)); !ok || err != nil {
+					t.Errorf("TryLock of another key afterwards: %v, %v; want true", ok, err)
+				}
+			})
+		}
+	})
+}
+
+func TestFewGoroutinesAreKeptForFurtherCalls(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		before := runtime.NumGoroutine()
+		n.on(slow(10*time.Millisecond), opAcquire)
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() { _, _ = l.TryLock(t.Context(), fmt.Sprint(i)) })
+		}
+		wg.Wait()
+		synctest.Wait()
+		if got := runtime.NumGoroutine() - before; got > 10 {
+			t.Errorf("%d goroutines are kept, want at most 8", got)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if got := runtime.NumGoroutine() - before; got > 2 {
+			t.Errorf("%d goroutines are kept after a second, want none", got)
+		}
+	})
+}
+
+func TestThoseBehindAWaitAreToldOfCloseAndNotOfBusy(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, n, dlock.Config{}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				_, err := dlock.Acquire(t.Context(), l, "k")
+				wantErr(t, "Acquire", err, dlock.ErrClosed)
+				if errors.Is(err, dlock.ErrNotAcquired) || strings.Count(err.Error(), "dlock: ") > 1 {
+					t.Errorf("%v; want that the Locker is closed, and no more", err)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		_ = l.Close()
+		wg.Wait()
 	})
 }

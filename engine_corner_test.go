@@ -231,26 +231,6 @@ func TestBusyIsToldAlsoWhenCtxEndsWithinAPoll(t *testing.T) {
 	})
 }
 
-func TestABurstOfCallsLeftBehindIsBoundedToo(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		n := newNetwork()
-		l := open(t, n, dlock.Config{})
-		f, free := hang(t)
-		n.on(f)
-		defer free()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		var wg sync.WaitGroup
-		for i := range 4 * dlock.MaxAbandoned {
-			wg.Go(func() { _, _ = l.TryLock(ctx, fmt.Sprint(i)) })
-		}
-		wg.Wait()
-		if got := len(n.requests(opAcquire)); got > dlock.MaxAbandoned {
-			t.Errorf("%d calls were left behind, want at most %d", got, dlock.MaxAbandoned)
-		}
-	})
-}
-
 // panicky is an in-place backend that panics once.
 type panicky struct {
 	*memory.Backend
@@ -355,6 +335,102 @@ func TestTryLockIsNotFalseWhenItsLastAttemptWasNotAnswered(t *testing.T) {
 		}
 		if ok || err == nil {
 			t.Errorf("TryLock: %v, %v; want an error: the last attempt was not answered", ok, err)
+		}
+	})
+}
+
+func TestAnOutageIsNotBusyForReentrantLocksEither(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{Reentrant: true})
+		n.on(refuse)
+		first, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { _ = l.Lock(first, "k") }()
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := l.Lock(ctx, "k")
+		if errors.Is(err, dlock.ErrNotAcquired) {
+			t.Errorf("%v: an outage is not busy", err)
+		}
+	})
+}
+
+func TestAKeyUnlockedByItsLeaseCanBeLockedAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, newNetwork(), dlock.Config{})
+		lock(t, l, "k")
+		x, _ := dlock.LeaseOf(l, "k")
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Lock(t.Context(), "k"); err != nil {
+			t.Errorf("Lock after the lease was unlocked: %v", err)
+		}
+	})
+}
+
+func TestTheQueueBehindAMuteBackendIsNotToldBusy(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		f, free := hang(t)
+		n.on(f)
+		defer free()
+		head, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { _, _ = dlock.Acquire(head, l, "k") }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		if errors.Is(err, dlock.ErrNotAcquired) {
+			t.Errorf("%v: nobody has the key and the backend is mute", err)
+		}
+	})
+}
+
+func TestADetachedContextIsNotEndedByTheOuterHold(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, memory.New(), dlock.Config{})
+		x, y := acquire(t, l, "x"), acquire(t, l, "y")
+		ctx := y.Context(context.WithoutCancel(x.Context(t.Context())))
+		_ = x.Unlock(t.Context())
+		looked := make(chan error, 1)
+		go func() { looked <- ctx.Err() }()
+		select {
+		case err := <-looked:
+			if err != nil {
+				t.Errorf("Err: %v; y is held, and nothing else ends its context", err)
+			}
+		case <-time.After(time.Second):
+			t.Error("Err does not return")
+		}
+		_ = y.Unlock(t.Context())
+		synctest.Wait()
+	})
+}
+
+func TestManyCallsOfAHealthyStoreAllSucceed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{DefaultTTL: time.Second})
+		n.on(slow(100*time.Millisecond), opAcquire)
+		var failed atomic.Int32
+		var last atomic.Value
+		var wg sync.WaitGroup
+		for i := range 2000 {
+			wg.Go(func() {
+				if ok, err := l.TryLock(t.Context(), fmt.Sprint(i)); !ok {
+					failed.Add(1)
+					last.Store(fmt.Sprint(err))
+				}
+			})
+		}
+		wg.Wait()
+		if failed.Load() > 0 {
+			t.Errorf("%d of 2000 TryLocks of free keys failed, the last with %v", failed.Load(), last.Load())
 		}
 	})
 }

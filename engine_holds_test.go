@@ -758,3 +758,35 @@ func TestReenteringByKeyIsAHoldByKey(t *testing.T) {
 		}
 	})
 }
+
+func TestTryAcquireOfWhatOneOfUsHoldsAsksNobody(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{})
+		acquire(t, l, "k")
+		sent := len(n.requests())
+		if _, ok, err := dlock.TryAcquire(t.Context(), l, "k"); ok || err != nil {
+			t.Errorf("TryAcquire: %v, %v; want false", ok, err)
+		}
+		if got := len(n.requests()); got != sent {
+			t.Errorf("%d requests were sent", got-sent)
+		}
+	})
+}
+
+func TestALossEndsEveryLeaseOfAHold(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, n, dlock.Config{Reentrant: true})
+		outer := acquire(t, l, "k")
+		inner, err := dlock.Acquire(outer.Context(t.Context()), l, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.snatch(t, "k")
+		<-outer.Done()
+		<-inner.Done()
+		wantErr(t, "outer", outer.Err(), dlock.ErrOwnershipLost)
+		wantErr(t, "inner", inner.Err(), dlock.ErrOwnershipLost)
+	})
+}

@@ -59,41 +59,6 @@ func TestDoneClosesAtTheDeadlineWithoutNetwork(t *testing.T) {
 	}
 }
 
-func TestTheDeadlineCountsFromTheSending(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		n := newNetwork()
-		l := open(t, n, dlock.Config{DefaultTTL: time.Second})
-		n.on(slowReply(300*time.Millisecond), opWait)
-		begin := time.Now()
-		// An uncontended memory Wait sets Start; an Acquire does not.
-		n.on(slowReply(300*time.Millisecond), opAcquire)
-		x, ok, err := dlock.TryAcquire(t.Context(), l, "k", dlock.WithoutRenewal())
-		if !ok || err != nil {
-			t.Fatalf("TryAcquire: %v, %v", ok, err)
-		}
-		if got, want := x.ValidUntil(), deadline(begin, time.Second); !got.Equal(want) {
-			t.Errorf("ValidUntil is %v after the sending, want %v", got.Sub(begin), want.Sub(begin))
-		}
-	})
-}
-
-func TestARenewalMovesTheDeadlineFromItsSending(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		n := newNetwork()
-		l := open(t, n, dlock.Config{DefaultTTL: 6 * time.Second})
-		x := acquire(t, l, "k")
-		n.on(slowReply(500*time.Millisecond), opRenew)
-		time.Sleep(2900 * time.Millisecond)
-		renewals := n.requests(opRenew)
-		if len(renewals) != 1 {
-			t.Fatalf("%d renewals were sent in half a TTL, want 1", len(renewals))
-		}
-		if got, want := x.ValidUntil(), deadline(renewals[0].at, 6*time.Second); !got.Equal(want) {
-			t.Errorf("ValidUntil is %v after the renewal's sending, want %v", got.Sub(renewals[0].at), want.Sub(renewals[0].at))
-		}
-	})
-}
-
 func TestLossIsToldWhenTheStoreSaysSo(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := newNetwork()

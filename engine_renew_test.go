@@ -183,27 +183,6 @@ func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestABatchInFlightBlocksNoOtherRenewal(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		n := newNetwork()
-		l := open(t, batched{n}, dlock.Config{})
-		long := acquire(t, l, "long", dlock.WithTTL(30*time.Second))
-		n.on(func(ctx context.Context, o op, next func() error) error {
-			if len(n.requests(opBatch)) == 1 {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return next()
-		}, opBatch)
-		time.Sleep(9900 * time.Millisecond) // the long one's first renewal hangs from about here on, for up to 5 s
-		short := acquire(t, l, "short", dlock.WithTTL(time.Second))
-		time.Sleep(10 * time.Second)
-		if !short.Held() || !long.Held() {
-			t.Errorf("short held %v, long held %v; want both", short.Held(), long.Held())
-		}
-	})
-}
-
 func TestNoRenewalIsSentAfterUnlock(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := newNetwork()

@@ -556,3 +556,24 @@ func TestAClosedLockerSaysSoWhateverIsAsked(t *testing.T) {
 		wantErr(t, "Ping", dlock.Ping(t.Context(), l), dlock.ErrClosed)
 	})
 }
+
+func TestCloseHurriesTheCleanUp(t *testing.T) {
+	for _, after := range []time.Duration{10 * time.Second, 10150 * time.Millisecond, 10300 * time.Millisecond} { // the pauses are long by now
+		t.Run(after.String(), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n, other := named(t, t.Name()), named(t, t.Name())
+				l := open(t, n, dlock.Config{DefaultTTL: time.Hour})
+				open(t, other, dlock.Config{}) // keeps the store
+				x := acquire(t, l, "k")
+				n.on(refuse, opRelease)
+				wantErr(t, "Unlock", x.Unlock(t.Context()), errNetwork)
+				time.Sleep(after)
+				n.heal()
+				within(t, 50*time.Millisecond, "Close", func() { _ = l.Close() })
+				if other.holder(t, "k") != 0 {
+					t.Error("Close left a lock in the store whose release had failed before")
+				}
+			})
+		})
+	}
+}

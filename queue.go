@@ -66,7 +66,7 @@ func (l *locker) entry(key string) *entry {
 
 // tidy forgets an entry that nothing is known of.
 func (l *locker) tidy(e *entry) {
-	if e.users == 0 && !e.busy && len(e.queue) == 0 && e.byKey.count == 0 && len(e.strays) == 0 {
+	if l.keys[e.key] == e && e.users == 0 && !e.busy && len(e.queue) == 0 && e.byKey.count == 0 && len(e.strays) == 0 {
 		delete(l.keys, e.key)
 	}
 }

@@ -75,9 +75,10 @@ func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 	l.endHold(h, errReleased)
 	l.ops++
 	l.unlock()
-	defer l.released(h)
-
-	err = l.release(ctx, h)
+	err = func() error {
+		defer l.released(h) // also when the driver panics
+		return l.release(ctx, h)
+	}()
 	l.tel.released(h.e.key, h.fence, err)
 	if err != nil {
 		return l.fail("unlock", h.e.key, err)
