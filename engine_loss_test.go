@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -442,5 +443,34 @@ func TestAContextThatEndedIsForgotten(t *testing.T) {
 		if got := x.Contexts(); got != 0 {
 			t.Errorf("a long hold keeps %d contexts that ended", got)
 		}
+	})
+}
+
+// regranted is a store that gave the key to the same token once more, after it was taken away.
+type regranted struct {
+	*network
+	again atomic.Bool
+}
+
+func (r *regranted) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	g, err := r.network.Renew(ctx, c)
+	if r.again.Load() {
+		g.Fence++
+	}
+	return g, err
+}
+
+func TestARenewalOfAnotherGrantIsALoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := &regranted{network: newNetwork()}
+		l := open(t, b, dlock.Config{})
+		x := acquire(t, l, "k")
+		time.Sleep(time.Minute)
+		if !x.Held() {
+			t.Fatal(x.Err())
+		}
+		b.again.Store(true)
+		time.Sleep(4 * time.Second)
+		wantErr(t, "Err", x.Err(), dlock.ErrOwnershipLost)
 	})
 }

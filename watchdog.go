@@ -164,6 +164,9 @@ func (l *locker) renewed(h *hold, r driver.Renewal, asked time.Duration, sent, n
 	case h.expired(now):
 		l.lose(h, h.lossReason())
 		return
+	case r.Err == nil && r.Grant.Fence != 0 && r.Grant.Fence != h.fence:
+		l.lose(h, errFence)
+		return
 	case r.Err == nil:
 		h.failures, h.lastErr = 0, nil
 		start := h.granted(r.Grant, asked, sent)
@@ -181,6 +184,9 @@ func (l *locker) renewed(h *hold, r driver.Renewal, asked time.Duration, sent, n
 	}
 	l.watch(h)
 }
+
+// errFence says that the token holds the key by another grant: it was taken away, and an old request of ours got it again.
+var errFence = errors.New("the store renewed another grant than this one")
 
 // nextRenewal is when a hold whose TTL counts from start is to be renewed: after nine to ten tenths of the interval.
 func (l *locker) nextRenewal(h *hold, start time.Time, jitter float64) time.Time {

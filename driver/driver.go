@@ -105,6 +105,7 @@ type Backend interface {
 	//   - It never shortens: a hold with more than c.TTL left keeps what it has. So a renewal that comes late does no harm.
 	//   - c.TTL may differ from the TTL the key was acquired with.
 	//   - The answer comes from an operation that began after the call, unless Grant.Start says otherwise.
+	//   - A fence in the answer that is not the one of the grant tells the engine that the hold is lost; 0 tells nothing.
 	Renew(ctx context.Context, c Claim) (Grant, error)
 
 	// Release removes every trace of c.Token from c.Key: the hold, or its place in the queue.
