@@ -169,3 +169,16 @@ func TestSentinelsAreDistinct(t *testing.T) {
 		}
 	}
 }
+
+func TestALockerIsPrintedWithoutItsSecrets(t *testing.T) {
+	l, err := dlock.New(memory.New(), &dlock.Config{DSN: "redis://user:s3cret@localhost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, verb := range []string{"%v", "%+v", "%#v"} {
+		if p := fmt.Sprintf(verb, l); strings.Contains(p, "s3cret") {
+			t.Errorf("%s of a Locker shows a secret", verb)
+		}
+	}
+}

@@ -106,6 +106,7 @@ func New(b driver.Backend, cfg *Config, opts ...Option) (Locker, error) {
 	}
 	c := cfg.withDefaults()
 	c.Driver = or(c.Driver, packageName(b))
+	c.DSN = "" // not needed any more, and a Locker may be printed
 	tel, err := newTelemetry(c.Driver, with)
 	if err != nil {
 		return nil, &Error{Op: "open", Driver: c.Driver, Err: err}
