@@ -275,6 +275,9 @@ func (c *toyClient) extend(claim driver.Claim, now time.Time) (driver.Grant, err
 	if !s.odd.noFence && s.has("fence-changes-on-renewal") {
 		g.Fence++
 	}
+	if s.has("renewal-creates") || s.has("renewal-by-any-token") {
+		g.Fence = 0 // which would give the other grant away
+	}
 	c.renewed[claim.Token] = g
 	return g, nil
 }
