@@ -1,0 +1,210 @@
+package redis
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Open returns a Backend for dsn; see the package's documentation for its form. Nothing is sent.
+func (Driver) Open(dsn string) (driver.Backend, error) {
+	d, err := driver.ParseDSN(dsn, "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	client, o, err := open(d)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	b := newBackend(client, o)
+	b.owned = true
+	return b, nil
+}
+
+// params are the parameters that all kinds of DSN have.
+type params struct {
+	dial, read, write time.Duration
+	pool              int
+	name              string
+	tls               *tls.Config
+}
+
+func open(d *driver.DSN) (redis.UniversalClient, options, error) {
+	o := options{
+		notify:   d.Bool("notify", true),
+		replicas: d.Int("replicas", 0, 0, 100),
+		channel:  d.Text("channel", "dlock:"),
+	}
+	p := params{
+		dial: d.Duration("dial_timeout", 5*time.Second), read: d.Duration("read_timeout", 3*time.Second),
+		write: d.Duration("write_timeout", 3*time.Second), pool: d.Int("pool_size", 0, 1, 10_000), name: d.Text("client_name", ""),
+	}
+	for name, timeout := range map[string]time.Duration{"dial_timeout": p.dial, "read_timeout": p.read, "write_timeout": p.write} {
+		if timeout == 0 { // the client would take it for its default
+			return nil, o, bad("parameter %q must be more than 0", name)
+		}
+	}
+	var err error
+	kind := strings.TrimPrefix(strings.TrimPrefix(d.Scheme, "rediss"), "redis")
+	if strings.HasPrefix(d.Scheme, "rediss") {
+		if p.tls, err = tlsConfig(d); err != nil {
+			return nil, o, err
+		}
+	}
+	switch kind {
+	case "+cluster":
+		return openCluster(d, o, p)
+	case "+sentinel":
+		return openSentinel(d, o, p)
+	default:
+		return openSingle(d, o, p)
+	}
+}
+
+func openSingle(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
+	r := &redis.Options{
+		Network: "tcp", Username: d.User, Password: d.Password, DialTimeout: p.dial, ReadTimeout: p.read, WriteTimeout: p.write,
+		PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet(),
+	}
+	switch {
+	case d.Scheme == "unix":
+		if len(d.Hosts) > 0 || d.Path == "" {
+			return nil, o, bad("a socket is written unix:///path/to/socket")
+		}
+		r.Network, r.Addr, r.DB = "unix", d.Path, d.Int("db", 0, 0, maxDB)
+	case len(d.Hosts) > 1:
+		return nil, o, bad("%s:// takes one host; several are written redis+cluster:// or redis+sentinel://", d.Scheme)
+	default:
+		r.Addr = withPort(append(d.Hosts, "localhost")[0], "6379")
+		db, err := database(d)
+		if err != nil {
+			return nil, o, err
+		}
+		r.DB = db
+	}
+	if err := d.Err(); err != nil {
+		return nil, o, err
+	}
+	return redis.NewClient(r), o, nil
+}
+
+func openCluster(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
+	if d.Path != "" && d.Path != "/" {
+		return nil, o, bad("a cluster has no databases; leave the path out")
+	}
+	if len(d.Hosts) == 0 {
+		return nil, o, bad("a cluster needs at least one host")
+	}
+	if err := d.Err(); err != nil {
+		return nil, o, err
+	}
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: withPorts(d.Hosts, "6379"), Username: d.User, Password: d.Password, DialTimeout: p.dial, ReadTimeout: p.read,
+		WriteTimeout: p.write, PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet(),
+	}), o, nil
+}
+
+func openSentinel(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
+	master := strings.Trim(d.Path, "/")
+	user, password, db := d.Text("sentinel_user", ""), d.Text("sentinel_password", ""), d.Int("db", 0, 0, maxDB)
+	switch {
+	case len(d.Hosts) == 0:
+		return nil, o, bad("Sentinel needs at least one host")
+	case master == "" || strings.Contains(master, "/"):
+		return nil, o, bad("the path must be the name of the master, as in redis+sentinel://host/mymaster")
+	}
+	if err := d.Err(); err != nil {
+		return nil, o, err
+	}
+	return redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: master, SentinelAddrs: withPorts(d.Hosts, "26379"), SentinelUsername: user, SentinelPassword: password,
+		Username: d.User, Password: d.Password, DB: db, DialTimeout: p.dial, ReadTimeout: p.read, WriteTimeout: p.write,
+		PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+	}), o, nil
+}
+
+// maxDB is far beyond the number of databases that any server has.
+const maxDB = 1 << 20
+
+// database reads the number of the database from the path or from the parameter.
+func database(d *driver.DSN) (int, error) {
+	path := strings.Trim(d.Path, "/")
+	given := d.Int("db", -1, 0, maxDB)
+	if path == "" {
+		return max(given, 0), nil
+	}
+	n, err := strconv.Atoi(path)
+	if err != nil || n < 0 || n > maxDB {
+		return 0, bad("the path must be the number of a database, as in redis://host/0")
+	}
+	if given >= 0 && given != n {
+		return 0, bad("the path and the parameter db name two databases; leave one out")
+	}
+	return n, nil
+}
+
+func withPorts(hosts []string, port string) []string {
+	list := make([]string, len(hosts))
+	for i, h := range hosts {
+		list[i] = withPort(h, port)
+	}
+	return list
+}
+
+func withPort(host, port string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), port)
+}
+
+// tlsConfig reads the files that the DSN names.
+func tlsConfig(d *driver.DSN) (*tls.Config, error) {
+	ca, cert, key := d.Text("ca", ""), d.Text("cert", ""), d.Text("key", "")
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: d.Bool("insecure", false)} //nolint:gosec // when asked for
+	// ServerName stays empty: every server is checked by the address it is dialled at, which in a cluster, or behind Sentinel, is not in the DSN.
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, bad("parameter \"ca\" must be a file that can be read: %v", reason(err))
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, bad("parameter \"ca\" must be a file of PEM certificates")
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, bad("parameters \"cert\" and \"key\" go together")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, bad("parameters \"cert\" and \"key\" must be files of a PEM certificate and its key: %v", reason(err))
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// reason leaves the path out: the operator wrote it, and driver.Open would take it for a secret.
+func reason(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalidDSN}, args...)...)
+}

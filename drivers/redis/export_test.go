@@ -1,0 +1,18 @@
+package redis
+
+import (
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Clients returns the client of a Backend, and the one that it renews with.
+func Clients(b driver.Backend) (client, renewer redis.UniversalClient) {
+	return b.(*Backend).client, b.(*Backend).renewer
+}
+
+// Settings returns what a DSN said about the driver itself.
+func Settings(b driver.Backend) (notify bool, replicas int, channel string) {
+	o := b.(*Backend).opt
+	return o.notify, o.replicas, o.channel
+}

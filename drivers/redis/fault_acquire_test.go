@@ -1,0 +1,551 @@
+//go:build live
+
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/faultproxy"
+)
+
+// A1
+func TestAnAcquireWhoseReplyIsCutOffIsNeverHeldByAnother(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	t.Run("TryLock reads its own token back", func(t *testing.T) {
+		p := faultproxy.New(t, s.Addr)
+		l := locker(t, p.Addr, 30*time.Second)
+		warm(t, l)
+		p.Set(faultproxy.Rules{CutAtReply: 1})
+		x, ok, err := dlock.TryAcquire(t.Context(), l, "a1-try")
+		if !ok || err != nil {
+			t.Fatalf("TryAcquire = %v, %v; want the lease", ok, err)
+		}
+		if v := s.value(t, "a1-try"); !strings.Contains(v, fmt.Sprintf("-%d ", x.Fence())) {
+			t.Errorf("the server has %q, want the fence %d", v, x.Fence())
+		}
+	})
+	t.Run("Lock has it", func(t *testing.T) {
+		p := faultproxy.New(t, s.Addr)
+		l := locker(t, p.Addr, 30*time.Second)
+		warm(t, l)
+		hold(t, l, "a1-lock").Unlock(t.Context()) //nolint:errcheck // opens the subscription
+		p.Set(faultproxy.Rules{CutAtReply: 1})
+		if x := hold(t, l, "a1-lock"); !x.Held() {
+			t.Error("the lease is not held")
+		}
+	})
+	t.Run("the driver says that it does not know", func(t *testing.T) {
+		p := faultproxy.New(t, s.Addr)
+		b := backend(t, p.Addr)
+		release(t, b, claimed(t, b, "warm"))
+		c := claim("a1-backend", 30*time.Second)
+		p.Set(faultproxy.Rules{CutAtReply: 1})
+		_, err := b.Acquire(t.Context(), c)
+		if err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrPermanent) {
+			t.Fatalf("Acquire = %v, want an error that is neither ErrHeld nor ErrPermanent", err)
+		}
+		v := s.value(t, c.Key)
+		if !strings.HasPrefix(v, "d:"+c.Token) {
+			t.Fatalf("the server has %q: the acquire was not applied", v)
+		}
+		if g := acquire(t, b, c); !strings.Contains(v, fmt.Sprintf("-%d ", g.Fence)) {
+			t.Errorf("asked again, the fence is %d, want that of %q", g.Fence, v)
+		}
+	})
+	t.Run("while the network stays down it is an error, and then the key goes", func(t *testing.T) {
+		p := faultproxy.New(t, s.Addr)
+		l := locker(t, p.Addr, 30*time.Second)
+		warm(t, l)
+		p.Set(faultproxy.Rules{CutAtReply: 1, Refuse: true})
+		if ok, err := l.TryLock(t.Context(), "a1-down"); ok || err == nil {
+			t.Fatalf("TryLock = %v, %v; want an error", ok, err)
+		}
+		if s.value(t, "a1-down") == "" {
+			t.Fatal("the acquire was not applied")
+		}
+		p.Heal()
+		eventually(t, time.Second, "the key is gone", func() bool { return s.value(t, "a1-down") == "" })
+	})
+}
+
+// claimed acquires key for half a minute.
+func claimed(t testing.TB, b driver.Backend, key string) driver.Claim {
+	t.Helper()
+	c := claim(key, 30*time.Second)
+	acquire(t, b, c)
+	return c
+}
+
+// A2
+func TestAnAcquireWhoseReplyTimesOutIsAnErrorAndIsCleanedUp(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, way := range []struct {
+		name  string
+		limit time.Duration
+		is    func(error) bool
+	}{
+		{"the caller's context ends", 300 * time.Millisecond, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+		{"the client's read times out", time.Minute, func(err error) bool {
+			var n net.Error
+			return errors.As(err, &n) && n.Timeout()
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			p := faultproxy.New(t, s.Addr)
+			l := locker(t, p.Addr, 30*time.Second, "read_timeout=400ms")
+			warm(t, l)
+			p.Set(faultproxy.Rules{DropDown: true})
+			ctx, cancel := context.WithTimeout(t.Context(), way.limit)
+			defer cancel()
+			key := "a2-" + way.limit.String()
+			ok, err := l.TryLock(ctx, key)
+			if ok || !way.is(err) || errors.Is(err, dlock.ErrNotAcquired) {
+				t.Fatalf("TryLock = %v, %v; want a timeout", ok, err)
+			}
+			if s.value(t, key) == "" {
+				t.Fatal("the acquire was not applied, or its release already was")
+			}
+			p.Heal()
+			eventually(t, time.Second, "the key is released in the background", func() bool { return s.value(t, key) == "" })
+		})
+	}
+}
+
+// A3
+func TestARepeatedReleaseDoesNotTouchTheNextHolder(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	b := backend(t, s.Addr)
+	t.Run("the driver", func(t *testing.T) {
+		p := faultproxy.New(t, s.Addr)
+		a := backend(t, p.Addr)
+		ca := claimed(t, a, "a3-backend")
+		p.Set(faultproxy.Rules{CutAtReply: 1})
+		if err := a.Release(t.Context(), ca); err == nil || errors.Is(err, driver.ErrNotOwner) {
+			t.Fatalf("Release = %v, want an unknown outcome", err)
+		}
+		claimed(t, b, "a3-backend")
+		before := s.value(t, "a3-backend")
+		if err := a.Release(t.Context(), ca); !errors.Is(err, driver.ErrNotOwner) {
+			t.Errorf("Release, repeated = %v, want ErrNotOwner", err)
+		}
+		if now := s.value(t, "a3-backend"); now != before {
+			t.Errorf("the next holder's value was %q, is %q", before, now)
+		}
+	})
+	t.Run("Unlock", func(t *testing.T) {
+		p := faultproxy.New(t, s.Addr)
+		l := locker(t, p.Addr, 30*time.Second)
+		x := hold(t, l, "a3")
+		m := s.monitor(t)
+		// The release is applied, its reply is lost, and what follows waits in the network.
+		p.Set(faultproxy.Rules{HoldDown: true})
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- x.Unlock(context.Background()) }()
+		eventually(t, 5*time.Second, "the release is applied", func() bool { return s.value(t, "a3") == "" })
+		claimed(t, b, "a3")
+		before := s.value(t, "a3")
+		p.Set(faultproxy.Rules{DropDown: true})
+		p.CutAll()
+		p.Heal()
+		if err := soon(t, "Unlock", unlocked); errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Errorf("Unlock = %v: a release that was repeated cannot know that", err)
+		}
+		eventually(t, 5*time.Second, "the release is repeated", func() bool { return m.count("lua", `"LREM"`, companion("a3", "q")) > 0 })
+		if now := s.value(t, "a3"); now != before {
+			t.Errorf("the next holder's value was %q, is %q", before, now)
+		}
+	})
+}
+
+// A4
+func TestARenewalWhoseReplyIsLostNeitherEndsNorExtendsTheHold(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const ttl = 1500 * time.Millisecond
+	begin := func(t *testing.T, key string) (*faultproxy.Proxy, *dlock.Lease, time.Time) {
+		p := faultproxy.New(t, s.Addr)
+		x := hold(t, locker(t, p.Addr, ttl), key)
+		until := x.ValidUntil()
+		eventually(t, ttl, "a first renewal has made its connection", func() bool { return x.ValidUntil().After(until) })
+		until = x.ValidUntil()
+		p.Set(faultproxy.Rules{DropDown: true})
+		lowest := s.pttl(t, key)
+		eventually(t, ttl, "a renewal is applied", func() bool {
+			now := s.pttl(t, key)
+			lowest = min(lowest, now)
+			return now > lowest+50*time.Millisecond
+		})
+		if !x.Held() || !x.ValidUntil().Equal(until) {
+			t.Fatalf("held %v until %v, want true and %v: no renewal was acknowledged", x.Held(), x.ValidUntil(), until)
+		}
+		return p, x, until
+	}
+	t.Run("no answer until the end", func(t *testing.T) {
+		t.Parallel()
+		late := lag(t)
+		_, x, until := begin(t, "a4-end")
+		now := ended(t, x, 5*ttl)
+		if now.Before(until) || now.After(until.Add(10*time.Millisecond+late())) {
+			t.Errorf("Done %v after ValidUntil, want at it", now.Sub(until))
+		}
+		if !errors.Is(x.Err(), dlock.ErrOwnershipLost) {
+			t.Errorf("Err = %v, want ErrOwnershipLost", x.Err())
+		}
+	})
+	t.Run("the network heals", func(t *testing.T) {
+		t.Parallel()
+		p, x, until := begin(t, "a4-heal")
+		p.Heal()
+		eventually(t, 2*ttl, "the hold outlives its first TTL", func() bool { return time.Now().After(until) })
+		if !x.Held() {
+			t.Errorf("lost: %v", x.Err())
+		}
+	})
+}
+
+// A5
+func TestARenewalThatComesTooLateHasNoEffect(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := faultproxy.New(t, s.Addr)
+	slow, direct := backend(t, p.Addr), backend(t, s.Addr)
+	ca := claim("a5", time.Minute)
+	acquire(t, slow, ca)
+	p.Set(faultproxy.Rules{HoldUp: true})
+	renewed := make(chan error, 1)
+	go func() {
+		_, err := slow.Renew(context.Background(), ca)
+		renewed <- err
+	}()
+	eventually(t, 5*time.Second, "the renewal has a connection of its own", func() bool { return p.Open() >= 2 })
+	release(t, direct, ca)
+	cb := claim("a5", 10*time.Second)
+	acquire(t, direct, cb)
+	before := s.value(t, "a5")
+	p.Heal()
+	if err := soon(t, "Renew", renewed); !errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Renew = %v, want ErrNotOwner", err)
+	}
+	if now := s.value(t, "a5"); now != before {
+		t.Errorf("the next holder's value was %q, is %q", before, now)
+	}
+	if left := s.pttl(t, "a5"); left > cb.TTL {
+		t.Errorf("the next holder has %v left, want at most %v", left, cb.TTL)
+	}
+}
+
+// B1
+func TestACancelledAcquireReturnsAtOnceAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := faultproxy.New(t, s.Addr)
+	l := locker(t, p.Addr, 30*time.Second)
+	warm(t, l)
+	late := lag(t)
+	keys := map[string]bool{}
+	for i := range 200 {
+		p.Set(faultproxy.Rules{DelayUp: rand.N(time.Millisecond), DelayDown: rand.N(time.Millisecond)})
+		key := fmt.Sprint("b1-", i)
+		keys[key] = true
+		cancelledAcquire(t, l, key, rand.N(4*time.Millisecond), i%2 == 0, late)
+	}
+	p.Heal()
+	allGone(t, s, keys, late)
+}
+
+// B1
+func TestACancelledAcquireLeavesNothingWhenTheNetworkHeals(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]faultproxy.Rules{
+		"replies vanish":  {DropDown: true},
+		"all vanishes":    {DropDown: true, DropUp: true},
+		"requests wait":   {HoldUp: true},
+		"replies wait":    {HoldDown: true},
+		"all of it waits": {HoldUp: true, HoldDown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			p := faultproxy.New(t, s.Addr)
+			l := locker(t, p.Addr, 30*time.Second)
+			warm(t, l)
+			late := lag(t)
+			keys := map[string]bool{}
+			p.Set(fault)
+			for i := range 6 {
+				key := fmt.Sprint("b1-", i)
+				keys[key] = true
+				cancelledAcquire(t, l, key, 5*time.Millisecond+rand.N(50*time.Millisecond), i%2 == 0, late)
+			}
+			p.Heal()
+			allGone(t, s, keys, late)
+		})
+	}
+}
+
+// B1
+func TestManyCancelledAcquiresDoNotBarTheWayForTheirCleanUp(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := faultproxy.New(t, s.Addr)
+	l := locker(t, p.Addr, 30*time.Second)
+	late := lag(t)
+	all := func(prefix string, f func(key string)) map[string]bool {
+		var wg sync.WaitGroup
+		keys := map[string]bool{}
+		for i := range 12 {
+			key := fmt.Sprint(prefix, i)
+			keys[key] = true
+			wg.Go(func() { f(key) })
+		}
+		wg.Wait()
+		return keys
+	}
+	p.Set(faultproxy.Rules{DelayDown: 5 * time.Millisecond}) // so that several connections are made
+	all("warm-", func(key string) { _ = hold(t, l, key).Unlock(t.Context()) })
+	p.Set(faultproxy.Rules{DropDown: true})
+	keys := all("b1-", func(key string) { cancelledAcquire(t, l, key, 20*time.Millisecond, true, late) })
+	p.Heal()
+	allGone(t, s, keys, late)
+	x := hold(t, l, "b1-after")
+	if err := x.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// cancelledAcquire cancels an acquire after a while. If it was had before that, it is given back.
+func cancelledAcquire(t *testing.T, l dlock.Locker, key string, after time.Duration, try bool, late func() time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancelled := make(chan time.Time, 1)
+	time.AfterFunc(after, func() {
+		cancelled <- time.Now()
+		cancel()
+	})
+	var x *dlock.Lease
+	var err error
+	if try {
+		x, _, err = dlock.TryAcquire(ctx, l, key)
+	} else {
+		x, err = dlock.Acquire(ctx, l, key)
+	}
+	returned := time.Now()
+	if took := returned.Sub(<-cancelled); took > 100*time.Millisecond+late() {
+		t.Errorf("returned %v after the cancel, want within 100ms", took)
+	}
+	switch {
+	case x != nil:
+		_ = x.Unlock(t.Context())
+	case !errors.Is(err, context.Canceled):
+		t.Errorf("%s: the error is %v, want that of the context", key, err)
+	}
+}
+
+func allGone(t *testing.T, s *server, keys map[string]bool, late func() time.Duration) {
+	t.Helper()
+	var left int
+	eventually(t, time.Second+late(), "all keys are gone, and nobody waits", func() bool {
+		left = 0
+		for key := range keys {
+			if s.value(t, key) != "" || s.waiting(t, key) > 0 {
+				left++
+			}
+		}
+		return left == 0
+	})
+}
+
+// B2
+func TestAContextThatIsDoneSendsNothing(t *testing.T) {
+	t.Parallel()
+	s := listenSilently(t)
+	l := locker(t, s.addr, time.Second)
+	b := backend(t, s.addr)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := claim("b2", time.Second)
+	_, errTry := l.TryLock(ctx, "b2")
+	_, errAcquire := b.Acquire(ctx, c)
+	_, errWait := b.Wait(ctx, c)
+	_, errRenew := b.Renew(ctx, c)
+	for what, err := range map[string]error{
+		"Lock": l.Lock(ctx, "b2"), "TryLock": errTry, "Ping": dlock.Ping(ctx, l), "Backend.Acquire": errAcquire, "Backend.Wait": errWait,
+		"Backend.Renew": errRenew, "Backend.Release": b.Release(ctx, c),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s = %v, want context.Canceled", what, err)
+		}
+	}
+	_ = l.Close()
+	_ = b.Close()
+	if n, bytes := s.accepted.Load(), s.bytes.Load(); n > 0 || bytes > 0 {
+		t.Errorf("%d connections were made and %d bytes sent, want none", n, bytes)
+	}
+}
+
+// B3
+func TestCancellingTheContextOfAnAcquireDoesNotEndTheHold(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const ttl = 500 * time.Millisecond
+	l := locker(t, s.Addr, ttl)
+	ctx, cancel := context.WithCancel(t.Context())
+	x, err := dlock.Acquire(ctx, l, "b3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := x.ValidUntil()
+	cancel()
+	eventually(t, 5*time.Second, "renewals move the deadline by two TTLs", func() bool { return x.ValidUntil().After(first.Add(2 * ttl)) })
+	if !x.Held() || s.value(t, "b3") == "" {
+		t.Errorf("held %v, the server has %q", x.Held(), s.value(t, "b3"))
+	}
+}
+
+// B4
+func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	l := locker(t, s.Addr, 30*time.Second)
+	x := hold(t, l, "b4")
+	m := s.monitor(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := x.Unlock(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("Unlock = %v, want nil or the context's error", err)
+	}
+	if x.Held() {
+		t.Error("held after Unlock")
+	}
+	eventually(t, time.Second, "the key is gone", func() bool { return s.value(t, "b4") == "" })
+	eventually(t, time.Second, "the witness has seen the release", func() bool { return m.count("lua", `"DEL" "b4"`) == 1 })
+}
+
+// B5
+func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	holder, first, second := locker(t, s.Addr, 30*time.Second), locker(t, s.Addr, 30*time.Second), locker(t, s.Addr, 30*time.Second)
+	x := hold(t, holder, "b5")
+	ctx, cancel := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() { gaveUp <- first.Lock(ctx, "b5") }()
+	eventually(t, 5*time.Second, "the first waits", func() bool { return s.waiting(t, "b5") == 1 })
+	next := make(chan *dlock.Lease, 1)
+	go func() {
+		y, _ := dlock.Acquire(t.Context(), second, "b5")
+		next <- y
+	}()
+	eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "b5") == 2 })
+	cancel()
+	if err := soon(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
+		t.Errorf("Lock = %v, want ErrNotAcquired and context.Canceled", err)
+	}
+	eventually(t, time.Second, "one is left in the queue, and known to wait", func() bool {
+		return s.waiting(t, "b5") == 1 && s.do(t, "hlen", companion("b5", "w")) == int64(1)
+	})
+	late := lag(t)
+	began := time.Now()
+	if err := x.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	y := soon(t, "Acquire", next)
+	if took := time.Since(began); y == nil || took > 100*time.Millisecond+late() {
+		t.Errorf("the second had %v after %v, want it at once", y, took)
+	}
+	if n := s.do(t, "exists", companion("b5", "q"), companion("b5", "w")); n != int64(0) {
+		t.Errorf("%v keys of the queue are left, want none", n)
+	}
+}
+
+// B6
+func TestCloseEndsEverythingAndNothingIsSentAfterwards(t *testing.T) {
+	t.Parallel()
+	const ttl = 900 * time.Millisecond
+	for name, fault := range map[string]faultproxy.Rules{
+		"the network works":    {},
+		"requests wait":        {HoldUp: true},
+		"replies wait":         {HoldDown: true},
+		"everything vanishes":  {DropUp: true, DropDown: true},
+		"replies are delayed":  {DelayDown: 200 * time.Millisecond},
+		"connections are shut": {CutAtReply: 1, Refuse: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			p := faultproxy.New(t, s.Addr)
+			l := locker(t, p.Addr, ttl)
+			claimed(t, backend(t, s.Addr), "busy")
+			x, unlocking := hold(t, l, "held"), hold(t, l, "unlocking")
+			late := lag(t)
+
+			var calls sync.WaitGroup
+			results := make(chan error, 10)
+			start := func(f func() error) { calls.Go(func() { results <- f() }) }
+			start(func() error { return l.Lock(context.Background(), "busy") })
+			eventually(t, 5*time.Second, "Lock waits", func() bool { return s.waiting(t, "busy") == 1 })
+			p.Set(fault)
+			start(func() error {
+				ok, err := l.TryLock(context.Background(), "flying")
+				if !ok && err == nil {
+					err = errors.New("TryLock said that another owner has a free key")
+				}
+				return err
+			})
+			start(func() error { return unlocking.Unlock(context.Background()) })
+
+			began := time.Now()
+			for range 3 {
+				start(l.Close)
+			}
+			_ = l.Close()
+			if took := time.Since(began); took > 2*time.Second+late() {
+				t.Errorf("Close took %v, want at most 2s", took)
+			}
+			select {
+			case <-x.Done():
+			default:
+				t.Error("Done is open after Close")
+			}
+			m := s.monitor(t)
+			calls.Wait()
+			if took := time.Since(began); took > 2*time.Second+200*time.Millisecond+late() {
+				t.Errorf("the last call returned after %v, want it to return with Close", took)
+			}
+			close(results)
+			for err := range results {
+				if name == "the network works" && err != nil && !errors.Is(err, dlock.ErrClosed) {
+					t.Errorf("a call returned %v, want ErrClosed or nil", err)
+				}
+				if err != nil && strings.Contains(err.Error(), "another owner has a free key") {
+					t.Error(err)
+				}
+			}
+			if err := l.Lock(t.Context(), "later"); !errors.Is(err, dlock.ErrClosed) {
+				t.Errorf("Lock after Close = %v, want ErrClosed", err)
+			}
+			if fault.HoldUp {
+				return // what was sent before Close may arrive at any time
+			}
+			p.Heal()
+			// A renewal that somebody forgot would come within the TTL.
+			time.Sleep(ttl)
+			if n := m.count(`"evalsha"`) + m.count(`"eval"`) + m.count(`"subscribe"`); n > 0 {
+				t.Errorf("%d requests were sent after Close, want none: %q", n, m.lines)
+			}
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// ours is the form of a value that dlock wrote: the mark, the fence, the owner.
+var ours = regexp.MustCompile(`(?s)^d:[0-9a-f]{32}[-+]([0-9]+) (.*)$`)
+
+// Inspect implements [driver.Inspector].
+func (b *Backend) Inspect(ctx context.Context, key string) (driver.Info, error) {
+	if err := b.ready(ctx); err != nil {
+		return driver.Info{}, err
+	}
+	return b.inspect(ctx, b.client, key)
+}
+
+func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string) (driver.Info, error) {
+	k := keys(key)
+	pipe := client.Pipeline()
+	value, left := pipe.Get(ctx, k[0]), pipe.PTTL(ctx, k[0])
+	queue, who := pipe.LRange(ctx, k[2], 0, -1), pipe.HGetAll(ctx, k[3])
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return driver.Info{}, classify("inspect", err)
+	}
+	info := driver.Info{Key: key}
+	if value.Err() == nil {
+		info.TTL = max(left.Val(), 0)
+		if m := ours.FindStringSubmatch(value.Val()); m != nil {
+			info.Owner = m[2]
+			info.Fence, _ = strconv.ParseUint(m[1], 10, 64)
+			info.Since = time.UnixMicro(int64(info.Fence)) //nolint:gosec // it came from the server's clock
+		}
+	}
+	for _, token := range queue.Val() {
+		parts := strings.SplitN(who.Val()[token], " ", 4)
+		if len(parts) == 4 {
+			info.Waiters = append(info.Waiters, parts[3])
+		}
+	}
+	return info, nil
+}
+
+// List implements [driver.Inspector]. It scans the server, or every master of a cluster.
+func (b *Backend) List(ctx context.Context, prefix string) iter.Seq2[driver.Info, error] {
+	return func(yield func(driver.Info, error) bool) {
+		if err := b.ready(ctx); err != nil {
+			yield(driver.Info{}, err)
+			return
+		}
+		nodes, err := b.masters(ctx)
+		if err != nil {
+			yield(driver.Info{}, classify("list", err))
+			return
+		}
+		seen := map[string]bool{} // SCAN may show a key twice
+		for _, node := range nodes {
+			if !b.scan(ctx, node.client, prefix, seen, yield) {
+				return
+			}
+		}
+	}
+}
+
+// scan yields the locks of one server. It reports whether to go on.
+func (b *Backend) scan(ctx context.Context, node redis.Cmdable, prefix string, seen map[string]bool, yield func(driver.Info, error) bool) bool {
+	keys := node.ScanType(ctx, 0, globEscape(encode(prefix))+"*", 500, "string").Iterator()
+	for keys.Next(ctx) {
+		key := keys.Val()
+		if seen[key] || strings.ContainsAny(key, "{}") { // braces are ours: the companions of a lock
+			continue
+		}
+		seen[key] = true
+		info, err := b.inspect(ctx, b.client, decode(key))
+		if err != nil {
+			yield(driver.Info{}, err)
+			return false
+		}
+		if info.Fence != 0 && !yield(info, nil) {
+			return false
+		}
+	}
+	if err := keys.Err(); err != nil {
+		yield(driver.Info{}, classify("list", err))
+		return false
+	}
+	return true
+}
+
+var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace
+
+// Break implements [driver.Breaker].
+func (b *Backend) Break(ctx context.Context, key string, fence uint64) error {
+	if err := b.ready(ctx); err != nil {
+		return err
+	}
+	reply, err := b.pipe.run(ctx, &request{
+		script: &breakScript, keys: keys(key), args: []any{strconv.FormatUint(fence, 10), flag(b.cluster.on())},
+	})
+	switch {
+	case err != nil:
+		return classify("break", err)
+	case reply == int64(1):
+		return nil
+	default:
+		return driver.ErrNotOwner
+	}
+}
+
+// Ping implements [driver.Pinger].
+func (b *Backend) Ping(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return err
+	}
+	return classify("ping", b.client.Ping(ctx).Err())
+}

@@ -1,0 +1,212 @@
+// Package redis keeps locks in Redis or Valkey: one server, Sentinel, or Cluster. Import it for its side effect and open it as "redis":
+//
+//	dlock.Open("redis", "redis://localhost:6379/0", cfg)
+//
+// or give it a client that the application already has:
+//
+//	dlock.New(redisdriver.New(client), cfg)
+//
+// The driver is under construction: it passes the conformance suite, but not everything about it has been proved yet.
+//
+// Acquire and release are one script each, waiting is a queue in the server with direct hand-over, and every grant has a fence that rises
+// even when the server loses its data. It needs Redis 6.2 or newer.
+//
+// # Keys
+//
+// A lock's key in the server is the prefix and the key, with '{', '}' and '%' percent-encoded. Its value says who holds it; plain SET NX clients that use
+// the same key exclude dlock and are excluded by it. Beside it there are, in the same slot, its fence, its queue and who waits, named like the lock with a
+// suffix. Everything has an expiry.
+//
+// # Permissions
+//
+// A user of the server who may do no more than locking with the prefix "app:" is made like this:
+//
+//	ACL SETUSER app on >password ~app:* &dlock:*
+//	  +eval +evalsha +get +set +setrange +del +exists +pttl +pexpire +time +info +ping +subscribe +unsubscribe +publish
+//	  +lpop +rpush +lrem +lpos +llen +lrange +hget +hset +hdel +hgetall +scan
+//
+//	in a cluster: +cluster|slots +cluster|info +command +asking
+//
+//	with replicas: +wait
+//
+// scan, lrange and hgetall are for listing and inspecting alone. Without info the version is not checked and Diagnose finds little. Without publish a hand-over
+// takes longer, as the next one in line learns of it by asking. Without subscribe there is no waiting in the server: set notify=off.
+//
+// # DSN
+//
+//	redis://user:password@host:6379/0          one server; rediss:// for TLS
+//	unix:///path/to/socket?db=0                one server on a socket
+//	redis+sentinel://h1:26379,h2,h3/master     the master that Sentinel names
+//	redis+cluster://h1:6379,h2,h3              a cluster; rediss+cluster:// and rediss+sentinel:// for TLS
+//
+// Parameters, with their defaults: db=0 (where the path is not the database), dial_timeout=5s, read_timeout=3s, write_timeout=3s, pool_size=10 per CPU,
+// client_name, notify=on (off: poll instead of pub/sub), replicas=0 (wait for that many replicas to acknowledge a grant), channel=dlock: (the prefix of the
+// pub/sub channels), ca, cert, key (files) and insecure=false for TLS, sentinel_user and sentinel_password.
+//
+// With TLS every server must have a certificate for the address that it is dialled at: the one in the DSN, or the one that the cluster or Sentinel names.
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func init() { driver.Register("redis", Driver{}) }
+
+// Driver opens Redis servers by DSN. It is registered as "redis", and its zero value can be used without the registry.
+type Driver struct{}
+
+// Backend is a client of one Redis deployment.
+type Backend struct {
+	client  redis.UniversalClient
+	renewer redis.UniversalClient // for renewals, so that the application cannot use up their connections
+	owned   bool                  // client was made here and is closed here
+	shared  bool                  // renewer is client
+	opt     options
+
+	pipe    pipeline
+	queue   waiters
+	cluster clusterMode
+	checked atomic.Bool // the server is known to be new enough
+
+	closeOnce sync.Once
+	closeErr  error
+	closed    chan struct{}
+}
+
+var (
+	_ driver.Waiter       = (*Backend)(nil)
+	_ driver.BatchRenewer = (*Backend)(nil)
+	_ driver.Inspector    = (*Backend)(nil)
+	_ driver.Breaker      = (*Backend)(nil)
+	_ driver.Pinger       = (*Backend)(nil)
+	_ driver.Doctor       = (*Backend)(nil)
+)
+
+type options struct {
+	notify   bool
+	replicas int
+	channel  string
+}
+
+// Option changes a Backend that New makes.
+type Option func(*options)
+
+// WithoutNotify makes waiting a matter of polling, for proxies without pub/sub. Default: pub/sub.
+func WithoutNotify() Option { return func(o *options) { o.notify = false } }
+
+// WithReplicas makes a grant count only when n replicas have acknowledged it. Default: 0.
+func WithReplicas(n int) Option { return func(o *options) { o.replicas = n } }
+
+// WithChannel sets the prefix of the pub/sub channels, for servers whose ACL limits them. Default: "dlock:".
+func WithChannel(prefix string) Option { return func(o *options) { o.channel = prefix } }
+
+// New returns a Backend on a client that the application already has, which stays open when the Backend is closed. It returns nil for a
+// nil client, and for a *redis.Ring, whose shards are not one store; dlock.New then answers ErrConnectorNil.
+//
+// Renewals go through a small client of their own, made from the options of a *redis.Client or *redis.ClusterClient. Any other client is shared for
+// them, so that an application which uses up its connections can delay them; Diagnose says so.
+func New(client redis.UniversalClient, opts ...Option) driver.Backend {
+	if isNil(client) {
+		return nil
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		return nil
+	}
+	o := options{notify: true, channel: "dlock:"}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return newBackend(client, o)
+}
+
+func isNil(client redis.UniversalClient) bool {
+	if client == nil {
+		return true
+	}
+	v := reflect.ValueOf(client)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+func newBackend(client redis.UniversalClient, o options) *Backend {
+	b := &Backend{client: client, opt: o, closed: make(chan struct{})}
+	b.renewer, b.shared = renewClient(client)
+	b.pipe.b = b
+	b.queue.init(b)
+	return b
+}
+
+// renewClient makes the client for renewals.
+func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared bool) {
+	const connections = 2
+	switch c := client.(type) {
+	case *redis.Client:
+		o := *c.Options()
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
+		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+		o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
+		return redis.NewClient(&o), false
+	case *redis.ClusterClient:
+		o := *c.Options()
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
+		o.DialerRetries, o.ContextTimeoutEnabled = 1, true
+		o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
+		return redis.NewClusterClient(&o), false
+	default:
+		return client, true
+	}
+}
+
+// quiet keeps a client from asking for maintenance notifications, which plain servers answer with an error.
+func quiet() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// Close ends the subscription and the clients that were made here.
+func (b *Backend) Close() error {
+	b.closeOnce.Do(func() {
+		close(b.closed)
+		b.pipe.close() // first, because a subscription that is just being made may keep us waiting
+		b.queue.close()
+		var err1, err2 error
+		if !b.shared {
+			err1 = b.renewer.Close()
+		}
+		if b.owned {
+			err2 = b.client.Close()
+		}
+		b.closeErr = errors.Join(err1, err2)
+	})
+	return b.closeErr
+}
+
+var errClosed = errors.New("redis: the backend is closed")
+
+// open fails when b was closed or ctx is done.
+func (b *Backend) open(ctx context.Context) error {
+	select {
+	case <-b.closed:
+		return errClosed
+	default:
+		return ctx.Err()
+	}
+}
+
+// newName returns a name that no other process has.
+func newName() string {
+	var raw [12]byte
+	_, _ = rand.Read(raw[:])
+	return hex.EncodeToString(raw[:])
+}

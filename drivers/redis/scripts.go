@@ -1,0 +1,49 @@
+package redis
+
+import (
+	"crypto/sha1" //nolint:gosec // it is how Redis names scripts
+	"embed"
+	"encoding/hex"
+	"strings"
+)
+
+//go:embed lua/*.lua
+var sources embed.FS
+
+// script is a Lua script and the name that the server knows it by.
+type script struct{ source, sha string }
+
+var (
+	acquireScript  = load("acquire")
+	reassertScript = load("reassert")
+	releaseScript  = load("release")
+	renewScript    = load("renew")
+	breakScript    = load("break")
+)
+
+// load reads a script, puts in what it includes, and takes out comments and indentation, so that what is sent is short.
+func load(name string) script {
+	source := read(name + ".lua")
+	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
+	return script{source, hex.EncodeToString(sum[:])}
+}
+
+func read(file string) string {
+	text, err := sources.ReadFile("lua/" + file)
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if included, ok := strings.CutPrefix(line, "--include "); ok {
+			b.WriteString(read(included))
+			continue
+		}
+		if line == "" || strings.HasPrefix(line, "--") {
+			continue
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,110 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// clusterMode is whether the server is part of a cluster. The server is asked, because a plain client may talk to a node of one.
+type clusterMode struct{ atomic.Bool }
+
+func (m *clusterMode) on() bool { return m.Load() }
+
+var errUnfinished = errors.New("the server did not say whether the token was there")
+
+// ready fails when b was closed, ctx is done, or the server is too old; the server is asked on first use.
+func (b *Backend) ready(ctx context.Context) error {
+	if err := b.open(ctx); err != nil {
+		return err
+	}
+	if b.checked.Load() {
+		return nil
+	}
+	info, err := b.info(ctx)
+	if err != nil {
+		return classify("ask for the server's version", err)
+	}
+	if version := info["redis_version"]; version != "" && older(version, 6, 2) {
+		return driver.Permanent(fmt.Errorf("redis: the server has version %s; dlock needs 6.2 or newer", version))
+	}
+	_, clustered := b.client.(*redis.ClusterClient)
+	b.cluster.Store(clustered || info["cluster_enabled"] == "1")
+	b.checked.Store(true)
+	return nil
+}
+
+// info reads what the server says of itself. A server that does not let us ask says nothing.
+func (b *Backend) info(ctx context.Context) (map[string]string, error) {
+	values := map[string]string{}
+	for _, section := range []string{"server", "cluster"} {
+		text, err := b.client.Info(ctx, section).Result()
+		var answer redis.Error
+		if errors.As(err, &answer) && !refusesAll(answer.Error()) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		readInfo(text, values)
+	}
+	return values, nil
+}
+
+// refusesAll reports whether an answer has nothing to do with the question: what the server is must then be asked another time.
+func refusesAll(answer string) bool {
+	return slices.ContainsFunc([]string{
+		"NOAUTH", "WRONGPASS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ERR max number of clients",
+	}, func(begin string) bool { return strings.HasPrefix(answer, begin) })
+}
+
+func readInfo(text string, into map[string]string) {
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			into[name] = value
+		}
+	}
+}
+
+// older reports whether version comes before major.minor. What cannot be read is not old.
+func older(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, err1 := strconv.Atoi(parts[0])
+	i, err2 := strconv.Atoi(parts[1])
+	return err1 == nil && err2 == nil && (a < major || a == major && i < minor)
+}
+
+// master is a server that has locks.
+type master struct {
+	client redis.Cmdable
+	addr   string // empty where there is only one
+}
+
+// masters returns the server, or every master of a cluster.
+func (b *Backend) masters(ctx context.Context) ([]master, error) {
+	c, ok := b.client.(*redis.ClusterClient)
+	if !ok {
+		return []master{{client: b.client}}, nil
+	}
+	var mu sync.Mutex
+	var list []master
+	err := c.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		list = append(list, master{node, node.Options().Addr})
+		return nil
+	})
+	return list, err
+}
