@@ -158,20 +158,18 @@ func (h *hold) addLease() *Lease {
 func (x *Lease) end(reason error) {
 	x.err = reason
 	close(x.done)
-	ends := x.ends
-	x.ends = nil
-	cancel := func() {
-		for c := range ends {
+	for c := range x.ends {
+		cancel := func() {
 			c.forget()
 			c.cancel(reason)
 		}
+		if x.h == nil {
+			cancel()
+		} else {
+			x.h.l.ends = append(x.h.l.ends, cancel) // which asks the parent, and that may be anybody's
+		}
 	}
-	switch {
-	case x.h == nil:
-		cancel()
-	case len(ends) > 0:
-		x.h.l.ends = append(x.h.l.ends, cancel) // which asks the parents, and they may be anybody's
-	}
+	x.ends = nil
 }
 
 // leaseErr is Lease.Err with the mutex held. It notices a deadline that has passed before the timer does.
