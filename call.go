@@ -323,7 +323,7 @@ func (c *call) Err() error {
 
 func (c *call) Value(key any) any { return c.parent.Value(key) }
 
-// AfterFunc lets package context derive from a call without a goroutine.
+// AfterFunc lets package context derive from a call without a goroutine. (A Wait gets its call wrapped, and does not profit.)
 func (c *call) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -90,7 +90,7 @@ func (s *stray) follow(c *call) {
 	}
 }
 
-// judge takes into account how an acquire that was left behind came out.
+// judge takes into account how a call that was left behind came out.
 func (s *stray) judge(c *call) {
 	switch {
 	case c.kind == callRelease && c.err == nil:

@@ -33,7 +33,7 @@
 // What a driver must not do: retry, renew by itself, write logs, start work that outlives Close, or import package dlock.
 // (A Waiter looks after its own queue; that is not a retry.)
 //
-// Package drivers/memory is a complete driver in few lines, and package dlocktest proves these rules for any driver.
+// Package drivers/memory is a complete driver to read, options included, and package dlocktest proves these rules for any driver.
 //
 // # Words
 //
