@@ -30,7 +30,7 @@ const (
 )
 
 // call is one request to the backend. It runs on a goroutine of its own, so that whoever waits for it can leave although the driver
-// does not return. It is itself the context that the driver gets, ended by whoever waits and by the time limit.
+// does not return, unless the driver is known to return. It is itself the context that the driver gets, ended by whoever waits and by the time limit.
 type call struct {
 	task // the time limit
 	l    *locker
@@ -88,6 +88,9 @@ func (l *locker) ask(ctx context.Context, c *call, limit time.Duration) (answere
 	if c.kind == callRelease {
 		closing = l.stopped
 	}
+	if l.prompt && c.kind != callRenew && c.kind != callRenewBatch {
+		return l.askPrompt(ctx, c, limit, closing)
+	}
 	if err := l.launch(ctx, c, limit, closing); err != nil {
 		return false, err
 	}
@@ -113,6 +116,32 @@ func (l *locker) askHere(c *call) (bool, error) {
 	c.answer = c.perform()
 	c.answered = true
 	return true, nil
+}
+
+// askPrompt makes a call that returns when its context ends on the goroutine of whoever wants the answer.
+func (l *locker) askPrompt(ctx context.Context, c *call, limit time.Duration, closing <-chan struct{}) (bool, error) {
+	l.mu.Lock()
+	if isClosed(closing) {
+		l.unlock()
+		return false, ErrClosed
+	}
+	l.begin(c, limit)
+	l.prompts[c] = struct{}{}
+	l.unlock()
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, func() { c.leave(ctx) })()
+	}
+	c.run(nil)
+	return true, nil
+}
+
+// leave ends a call because ctx has ended. A release has the grace to come to its end.
+func (c *call) leave(ctx context.Context) {
+	if c.kind == callRelease {
+		time.AfterFunc(grace, func() { c.cancel(context.Canceled) })
+		return
+	}
+	c.cancel(endOf(ctx))
 }
 
 // settle takes the answer of a call, or leaves it behind if there is still none after the grace.
@@ -165,14 +194,19 @@ func (l *locker) launch(ctx context.Context, c *call, limit time.Duration, closi
 	if isClosed(closing) {
 		return ErrClosed
 	}
+	l.begin(c, limit)
+	l.workers.start(c)
+	return nil
+}
+
+// begin notes that c is under way.
+func (l *locker) begin(c *call, limit time.Duration) {
 	c.sent = time.Now()
 	if limit > 0 {
 		c.limit = c.sent.Add(limit)
 		l.sched.add(&c.task, c, c.limit, 0)
 	}
 	l.running++
-	l.workers.start(c)
-	return nil
 }
 
 // pass waits for a place among the calls that may be left behind. The mutex is held, but not while it waits.
@@ -216,7 +250,7 @@ func (l *locker) gateOf(c *call) *gate {
 	return &l.callGate
 }
 
-// run makes the call and hands the answer over. It reports whether w is kept for another one.
+// run makes the call and hands the answer over. It reports whether w, if there is one, is kept for another one.
 func (c *call) run(w *worker) (kept bool) {
 	// A driver that does not return, as when a mock ends the goroutine, is a failure like any other.
 	a := answer{err: errNoReturn}
@@ -257,7 +291,8 @@ func (c *call) finish(a answer, w *worker, returned bool) (kept bool) {
 	l.mu.Lock()
 	c.answered, c.answer = true, a
 	l.running--
-	kept = returned && l.keep(w)
+	delete(l.prompts, c)
+	kept = returned && w != nil && l.keep(w)
 	l.sched.remove(&c.task)
 	if c.left {
 		g := l.gateOf(c)
@@ -323,7 +358,7 @@ func (c *call) Err() error {
 
 func (c *call) Value(key any) any { return c.parent.Value(key) }
 
-// AfterFunc lets package context derive from a call without a goroutine. (A Wait gets its call wrapped, and does not profit.)
+// AfterFunc lets package context derive from a call without a goroutine.
 func (c *call) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,6 +22,7 @@ func (l *locker) Close() error {
 		return nil
 	}
 	close(l.closing)
+	l.endPrompts()
 	holds := l.endAll()
 	l.ops++
 	l.unlock()
@@ -44,6 +45,15 @@ func (l *locker) Close() error {
 		return l.fail("close", "", err)
 	}
 	return nil
+}
+
+// endPrompts ends the calls on the goroutines of their callers. Releases go on.
+func (l *locker) endPrompts() {
+	for c := range l.prompts {
+		if c.kind != callRelease {
+			c.cancel(ErrClosed)
+		}
+	}
 }
 
 // endAll ends every hold, and hurries the clean-up.

@@ -34,3 +34,11 @@ func (x *Lease) Contexts() int {
 	defer unlock()
 	return len(x.ends)
 }
+
+// Prompts is how many calls are under way on the goroutines of their callers.
+func Prompts(l Locker) int {
+	k := l.(*locker)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.prompts)
+}

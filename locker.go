@@ -18,6 +18,7 @@ type locker struct {
 	batcher driver.BatchRenewer // nil: renew one by one
 	pinger  driver.Pinger       // nil: cannot be pinged
 	instant bool                // calls other than Wait never block
+	prompt  bool                // calls return when their context ends
 	cfg     Config
 	tel     *telemetry
 
@@ -36,25 +37,29 @@ type locker struct {
 	workers   workers
 	callGate  gate
 	renewGate gate
-	strays    int      // tokens that are being cleaned up
-	sweeps    int      // releases in the background that are under way
-	ops       int      // operations under way
-	running   int      // calls under way, those left behind included
-	ends      []func() // contexts to be ended when the mutex is free
-	events    []func() // and then to be reported
+	strays    int                // tokens that are being cleaned up
+	sweeps    int                // releases in the background that are under way
+	ops       int                // operations under way
+	running   int                // calls under way, those left behind included
+	prompts   map[*call]struct{} // those of them on the goroutines of their callers
+	ends      []func()           // contexts to be ended when the mutex is free
+	events    []func()           // and then to be reported
 }
 
 func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 	l := &locker{
 		b: b, cfg: cfg, tel: tel,
 		closing: make(chan struct{}), stopped: make(chan struct{}), quiet: make(chan struct{}), closed: make(chan struct{}),
-		keys: map[string]*entry{}, renewSlots: make(chan struct{}, renewWorkers),
+		keys: map[string]*entry{}, prompts: map[*call]struct{}{}, renewSlots: make(chan struct{}, renewWorkers),
 	}
 	l.waiter, _ = b.(driver.Waiter)
 	l.batcher, _ = b.(driver.BatchRenewer)
 	l.pinger, _ = b.(driver.Pinger)
 	if i, ok := b.(driver.Instant); ok {
 		l.instant = i.Instant()
+	}
+	if p, ok := b.(driver.Prompt); ok {
+		l.prompt = p.Prompt()
 	}
 	l.sched.tick = l.tick
 	return l

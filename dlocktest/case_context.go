@@ -11,15 +11,19 @@ import (
 var contextCases = []testCase{
 	{"ctx-done", "done at entry", "A call whose context has ended returns soon, and tells nothing about the key that the store has not said.", nil, ctxDone},
 	{"ctx-in-flight", "cancelled in flight", "A call returns soon after its context ends, also while the store does not answer.", []need{needOutage}, ctxInFlight},
+	{"ctx-prompt", "Prompt", "A backend that says it is Prompt returns at once when the context of a call ends, also while the store does not answer.", []need{needPrompt, needOutage}, ctxPrompt},
 	{"ctx-after", "cancelled after success", "The context bounds the call, not the hold: when it ends after the grant, the hold stays.", nil, ctxAfter},
 	{"ctx-acquire-returns", "Acquire does not wait", "Acquire of a key that is held answers at once and does not wait for the key.", nil, ctxAcquireReturns},
 }
 
-// calls are the three calls that every backend has.
-var calls = []struct {
+// backendCall is a call of a backend that may be ended.
+type backendCall struct {
 	op   string
 	make func(ctx context.Context, b driver.Backend, c driver.Claim) error
-}{
+}
+
+// calls are the three calls that every backend has.
+var calls = []backendCall{
 	{"Acquire", func(ctx context.Context, b driver.Backend, c driver.Claim) error {
 		_, err := b.Acquire(ctx, c)
 		return err
@@ -57,11 +61,30 @@ func ctxDone(t *caseT) {
 	t.free(b, "free")
 }
 
-func ctxInFlight(t *caseT) {
+func ctxInFlight(t *caseT) { cancelInFlight(t, calls, t.soon()) }
+
+// ctxPrompt leaves room for a machine that is busy, and none for the timeout of a connection.
+func ctxPrompt(t *caseT) {
+	prompt := []backendCall{calls[0], calls[2]}
+	if b := t.open(); t.supports(b, needWaiter) {
+		prompt = append(prompt, backendCall{"Wait", func(ctx context.Context, b driver.Backend, c driver.Claim) error {
+			_, err := b.(driver.Waiter).Wait(ctx, c)
+			return err
+		}})
+	}
+	if _, ok := t.open().(driver.Pinger); ok {
+		prompt = append(prompt, backendCall{"Ping", func(ctx context.Context, b driver.Backend, _ driver.Claim) error {
+			return b.(driver.Pinger).Ping(ctx)
+		}})
+	}
+	cancelInFlight(t, prompt, 300*time.Millisecond)
+}
+
+// cancelInFlight makes each call while the store does not answer, and ends its context. It has to return within limit.
+func cancelInFlight(t *caseT, calls []backendCall, limit time.Duration) {
 	b := t.open()
 	c := t.claim("k", ample)
 	t.acquire(b, c)
-	limit := t.soon()
 	t.outage(true)
 	for _, call := range calls {
 		p := t.start(func(ctx context.Context, p *pending) { p.err = call.make(ctx, b, c) })

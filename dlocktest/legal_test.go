@@ -19,6 +19,7 @@ var legal = []struct {
 	{"poll only", oddities{noWait: true}, 0},
 	{"no fences", oddities{noFence: true}, 0},
 	{"hanging", oddities{hang: true}, 0},
+	{"prompt", oddities{hang: true, prompt: true}, 0},
 	{"runs of fences", oddities{runs: 16}, 0},
 	{"nothing optional", oddities{optional: true}, 0},
 	{"all of it", oddities{latency: 200 * time.Millisecond, late: time.Second, seconds: true, noWait: true, noFence: true, hang: true}, 4 * time.Second},

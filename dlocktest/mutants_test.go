@@ -108,6 +108,7 @@ var mutants = []mutant{
 	{bug: "context-error-is-held", by: []string{"ctx-done"}},
 	{bug: "context-error-is-not-owner", by: []string{"ctx-done"}},
 	{bug: "context-ignored-in-an-outage", by: []string{"ctx-in-flight"}},
+	{bug: "prompt-but-slow", by: []string{"ctx-prompt"}},
 	{bug: "hold-ends-with-its-context", by: []string{"ctx-after", "lease-context"}},
 	{bug: "acquire-blocks", by: []string{"ctx-acquire-returns", "trylock-never-waits"}},
 

@@ -21,6 +21,7 @@ const (
 	needPinger  need = "driver.Pinger"
 	needDoctor  need = "driver.Doctor"
 	needInstant need = "driver.Instant"
+	needPrompt  need = "driver.Prompt"
 )
 
 // missing says what of needs the store has not, empty if it has everything. It asks the store: a method that returns
@@ -91,6 +92,10 @@ func (t *caseT) supports(b driver.Backend, n need) bool {
 		}
 	case needInstant:
 		if i, ok := b.(driver.Instant); ok && i.Instant() {
+			err = nil
+		}
+	case needPrompt:
+		if p, ok := b.(driver.Prompt); ok && p.Prompt() {
 			err = nil
 		}
 	}

@@ -36,6 +36,7 @@ type oddities struct {
 	noWait   bool          // Wait is not supported
 	noFence  bool          // neither are fences
 	hang     bool          // calls hang in an outage, until their context ends
+	prompt   bool          // it says that it is Prompt, and is
 	runs     int           // how many fences are reserved for each grant
 	optional bool          // none of the optional interfaces is there at all
 }

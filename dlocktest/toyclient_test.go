@@ -68,6 +68,13 @@ func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, c
 		case <-timer.C:
 		case <-c.done:
 		}
+	case s.has("prompt-but-slow"):
+		select {
+		case <-ctx.Done():
+			time.Sleep(time.Second)
+		case <-c.done:
+		case <-changed:
+		}
 	case s.odd.hang:
 		select {
 		case <-ctx.Done():

@@ -24,6 +24,7 @@ var (
 	_ driver.Pinger       = (*toyClient)(nil)
 	_ driver.Doctor       = (*toyClient)(nil)
 	_ driver.Instant      = (*toyClient)(nil)
+	_ driver.Prompt       = (*toyClient)(nil)
 )
 
 func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
@@ -335,6 +336,8 @@ func (c *toyClient) Diagnose(context.Context) ([]driver.Finding, error) {
 }
 
 func (c *toyClient) Instant() bool { return c.s.has("instant-but-slow") }
+
+func (c *toyClient) Prompt() bool { return c.s.odd.prompt || c.s.has("prompt-but-slow") }
 
 // toys are the stores that a DSN can open.
 var toys struct {

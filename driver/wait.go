@@ -33,6 +33,25 @@ func Queued(ctx context.Context) {
 }
 
 // WithQueued returns a ctx to call Wait with. f is called on Wait's goroutine each time that it reports [Queued].
-func WithQueued(ctx context.Context, f func()) context.Context {
-	return context.WithValue(ctx, queuedKey{}, f)
+func WithQueued(ctx context.Context, f func()) context.Context { return queuedContext{ctx, f} }
+
+// queuedContext has a value, and unlike one of package context lets its parent's AfterFunc through, which spares a goroutine.
+type queuedContext struct {
+	context.Context
+	queued func()
+}
+
+func (c queuedContext) Value(key any) any {
+	if key == (queuedKey{}) {
+		return c.queued
+	}
+	return c.Context.Value(key)
+}
+
+// AfterFunc is what [context.AfterFunc] looks for.
+func (c queuedContext) AfterFunc(f func()) (stop func() bool) {
+	if a, ok := c.Context.(interface{ AfterFunc(func()) func() bool }); ok {
+		return a.AfterFunc(f)
+	}
+	return context.AfterFunc(c.Context, f)
 }
