@@ -110,7 +110,7 @@ func crowd(b *testing.B, t *target, c contender, n, clients int, oneKey bool, in
 	waits := make([][]time.Duration, n)
 	var left atomic.Int64
 	left.Store(int64(b.N))
-	before := t.requests.Load()
+	before, client, server := t.requests.Load(), ownCPU(), t.cpu(b)
 	b.ResetTimer()
 	began := time.Now()
 	for i := range n {
@@ -124,10 +124,13 @@ func crowd(b *testing.B, t *target, c contender, n, clients int, oneKey bool, in
 	wg.Wait()
 	took := time.Since(began)
 	b.StopTimer()
+	client, server = ownCPU()-client, t.cpu(b)-server
 	all := slices.Sorted(slices.Values(slices.Concat(waits...)))
 	b.ReportMetric(float64(len(all))/took.Seconds(), "ops/s")
 	b.ReportMetric(float64(t.requests.Load()-before)/float64(len(all)), "requests/op")
 	b.ReportMetric(millis(percentile(all, 0.99)), "p99-wait-ms")
+	b.ReportMetric(float64(client.Microseconds())/float64(len(all)), "client-µs/op")
+	b.ReportMetric(float64(server.Microseconds())/float64(len(all)), "server-µs/op")
 	if n > 1 {
 		b.ReportMetric(jain(counts), "jain")
 	}
