@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -38,16 +37,17 @@ func classify(op string, err error) error {
 	return wrapped
 }
 
-// ended adds the context's error to one that came of its deadline: the client reports that as a timeout of the connection.
+// ended adds the context's error to one that came of its end: what the client reports is a timeout, or a connection that was closed.
 func ended(ctx context.Context, err error) error {
-	var timeout net.Error
-	if !errors.As(err, &timeout) || !timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+	end := ctx.Err()
+	if at, ok := ctx.Deadline(); ok && end == nil && !time.Now().Before(at) {
+		end = context.DeadlineExceeded
+	}
+	var answer redis.Error
+	if err == nil || end == nil || errors.Is(err, end) || errors.As(err, &answer) {
 		return err
 	}
-	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
-		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
-	}
-	return err
+	return fmt.Errorf("%w: %w", end, err)
 }
 
 // unexpected turns a reply that no script gives into an error.

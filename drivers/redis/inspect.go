@@ -26,10 +26,11 @@ func (b *Backend) Inspect(ctx context.Context, key string) (driver.Info, error) 
 }
 
 func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string) (driver.Info, error) {
-	k := keys(key)
+	lock := encode(key)
+	_, queueKey, whoKey := companions(lock)
 	pipe := client.Pipeline()
-	value, left := pipe.Get(ctx, k[0]), pipe.PTTL(ctx, k[0])
-	queue, who := pipe.LRange(ctx, k[2], 0, -1), pipe.HGetAll(ctx, k[3])
+	value, left := pipe.Get(ctx, lock), pipe.PTTL(ctx, lock)
+	queue, who := pipe.LRange(ctx, queueKey, 0, -1), pipe.HGetAll(ctx, whoKey)
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return driver.Info{}, classify("inspect", err)
 	}
@@ -105,7 +106,7 @@ func (b *Backend) Break(ctx context.Context, key string, fence uint64) error {
 		return err
 	}
 	reply, err := b.pipe.run(ctx, &request{
-		script: &breakScript, keys: keys(key), args: []any{strconv.FormatUint(fence, 10), flag(b.cluster.on())},
+		script: &breakScript, keys: b.keys(key), args: []any{strconv.FormatUint(fence, 10)},
 	})
 	switch {
 	case err != nil:
@@ -122,5 +123,5 @@ func (b *Backend) Ping(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return classify("ping", b.client.Ping(ctx).Err())
+	return classify("ping", b.pipe.do(ctx, func(client redis.UniversalClient) error { return client.Ping(ctx).Err() }))
 }

@@ -58,7 +58,7 @@ const hour = int64(time.Hour / time.Millisecond)
 
 // Acquire implements [driver.Backend].
 func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	s, err := b.acquire(ctx, c, "", false)
+	s, err := b.acquire(ctx, c, "")
 	switch {
 	case err != nil:
 		return driver.Grant{}, err
@@ -69,14 +69,14 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 }
 
 // acquire gets the lock, or, with a channel, enters the queue.
-func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string, again bool) (standing, error) {
+func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (standing, error) {
 	if err := b.ready(ctx); err != nil {
 		return standing{}, err
 	}
 	ttl := millis(c.TTL)
 	r := &request{
-		script: &acquireScript, keys: keys(c.Key),
-		args: []any{"d:" + c.Token, c.Owner, ttl, ttl + hour, channel, flag(again), flag(b.cluster.on())},
+		script: &acquireScript, keys: b.keys(c.Key),
+		args: []any{"d:" + c.Token, c.Owner, ttl, ttl + hour, channel},
 	}
 	if b.opt.replicas > 0 {
 		return b.acquireReplicated(ctx, r)
@@ -88,27 +88,16 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string, a
 	return parseStanding("acquire", reply)
 }
 
-// acquireReplicated is acquire with WAIT behind it, on the connection that wrote. A grant that too few replicas have acknowledged is an error, and so
+// acquireReplicated is acquire that waits for replicas. A grant that too few replicas have acknowledged is an error, and so
 // it is asked for again, or released.
 func (b *Backend) acquireReplicated(ctx context.Context, r *request) (standing, error) {
-	node, err := b.nodeOf(ctx, r.keys[0])
+	var acked *redis.IntCmd
+	err := b.pipe.do(ctx, func(client redis.UniversalClient) (err error) {
+		acked, err = r.evaluateAndWait(ctx, client, b.opt.replicas)
+		return err
+	})
 	if err != nil {
 		return standing{}, classify("acquire", err)
-	}
-	var acked *redis.IntCmd
-	for _, command := range [][]any{r.command("evalsha", r.script.sha), r.command("eval", r.script.source)} {
-		pipe := node.Pipeline()
-		cmd := once{redis.NewCmd(ctx, command...)}
-		_ = pipe.Process(ctx, cmd)
-		acked = redis.NewIntCmd(ctx, "wait", b.opt.replicas, replicaWait.Milliseconds())
-		_ = pipe.Process(ctx, acked)
-		_, _ = pipe.Exec(ctx)
-		if r.reply, r.err = cmd.Result(); !unknownScript(r.err) {
-			break
-		}
-	}
-	if r.err != nil {
-		return standing{}, classify("acquire", r.err)
 	}
 	s, err := parseStanding("acquire", r.reply)
 	switch {
@@ -125,19 +114,32 @@ func (b *Backend) acquireReplicated(ctx context.Context, r *request) (standing, 
 // replicaWait is how long the server waits for its replicas.
 const replicaWait = 500 * time.Millisecond
 
-// nodeOf returns the server that has key.
-func (b *Backend) nodeOf(ctx context.Context, key string) (redis.Cmdable, error) {
-	if c, ok := b.client.(*redis.ClusterClient); ok {
-		return c.MasterForKey(ctx, key)
+// evaluateAndWait runs the script, and WAIT behind it on the connection that wrote.
+func (r *request) evaluateAndWait(ctx context.Context, client redis.UniversalClient, replicas int) (acked *redis.IntCmd, err error) {
+	node, err := nodeOf(ctx, client, r.keys[0])
+	if err != nil {
+		return nil, err
 	}
-	return b.client, nil
+	for _, command := range [][]any{r.command("evalsha", r.script.sha), r.command("eval", r.script.source)} {
+		pipe := node.Pipeline()
+		cmd := once{redis.NewCmd(ctx, command...)}
+		_ = pipe.Process(ctx, cmd)
+		acked = redis.NewIntCmd(ctx, "wait", replicas, replicaWait.Milliseconds())
+		_ = pipe.Process(ctx, acked)
+		_, _ = pipe.Exec(ctx)
+		if r.reply, err = cmd.Result(); !unknownScript(err) {
+			break
+		}
+	}
+	return acked, err
 }
 
-func flag(on bool) string {
-	if on {
-		return "1"
+// nodeOf returns the server that has key.
+func nodeOf(ctx context.Context, client redis.UniversalClient, key string) (redis.Cmdable, error) {
+	if c, ok := client.(*redis.ClusterClient); ok {
+		return c.MasterForKey(ctx, key)
 	}
-	return "0"
+	return client, nil
 }
 
 // Release implements [driver.Backend].
@@ -145,27 +147,36 @@ func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	all := keys(c.Key)
-	// While a cluster moves a slot only requests for one key go through; most releases need no more.
-	for _, some := range [][]string{all[:1], all} {
-		if len(some) == 1 && !b.cluster.on() {
-			continue
-		}
-		reply, err := b.pipe.run(ctx, &request{script: &releaseScript, keys: some, args: []any{"d:" + c.Token, flag(b.cluster.on())}})
-		if err != nil {
-			return classify("release", err)
-		}
-		switch reply {
-		case int64(1):
-			return nil
-		case int64(0):
-			return driver.ErrNotOwner
-		case int64(2):
-		default:
-			return unexpected("release", reply)
-		}
+	r := &request{script: &releaseScript, keys: b.keys(c.Key), args: []any{"d:" + c.Token}}
+	if b.cluster.on() {
+		return b.releaseInCluster(ctx, r)
 	}
-	return fmt.Errorf("redis: release: %w", errUnfinished)
+	reply, err := b.pipe.run(ctx, r)
+	return released(reply, err)
+}
+
+// releaseInCluster names the lock alone at first: while a slot is being moved only requests for one key go through, and most releases need no more.
+func (b *Backend) releaseInCluster(ctx context.Context, r *request) error {
+	r.args = append(r.args, "1")
+	reply, err := b.pipe.run(ctx, &request{script: r.script, keys: r.keys[:1], args: r.args})
+	if reply == int64(2) {
+		reply, err = b.pipe.run(ctx, r)
+	}
+	return released(reply, err)
+}
+
+// released is what the reply of the release script means.
+func released(reply any, err error) error {
+	switch {
+	case err != nil:
+		return classify("release", err)
+	case reply == int64(1):
+		return nil
+	case reply == int64(0):
+		return driver.ErrNotOwner
+	default:
+		return unexpected("release", reply)
+	}
 }
 
 // Renew implements [driver.Backend].
@@ -186,51 +197,68 @@ func (b *Backend) RenewBatch(ctx context.Context, claims []driver.Claim) []drive
 		}
 		return answers
 	}
-	size := renewBatchSize
-	if b.cluster.on() {
-		size = 1 // keys of one script must be in one slot
-	}
-	var batch []*request
-	for from := 0; from < len(claims); from += size {
-		r := &request{script: &renewScript}
-		for _, c := range claims[from:min(from+size, len(claims))] {
-			r.keys = append(r.keys, encode(c.Key))
-			r.args = append(r.args, "d:"+c.Token, millis(c.TTL))
-		}
-		batch = append(batch, r)
-	}
+	batch := b.renewRequests(claims)
 	if len(batch) == 1 {
 		batch[0].reply, batch[0].err = evaluate(ctx, b.renewer, batch[0])
 	} else {
 		runScripts(ctx, b.renewer, batch)
 	}
-	for i, r := range batch {
-		r.renewals(answers[i*size : min((i+1)*size, len(claims))])
+	rest := answers
+	for _, r := range batch {
+		r.renewals(rest[:len(r.keys)])
+		rest = rest[len(r.keys):]
 	}
 	return answers
+}
+
+// renewRequests makes requests for claims, in their order. Those of one request have the same TTL, and in a cluster it is for one lock, because the
+// keys of a script must be in one slot.
+func (b *Backend) renewRequests(claims []driver.Claim) (batch []*request) {
+	size := renewBatchSize
+	if b.cluster.on() {
+		size = 1
+	}
+	var r *request
+	for i, c := range claims {
+		if r == nil || len(r.keys) == size || c.TTL != claims[i-1].TTL {
+			n := min(size, len(claims)-i)
+			r = &request{script: &renewScript, keys: make([]string, 0, n), args: append(make([]any, 0, n+1), millis(c.TTL))}
+			batch = append(batch, r)
+		}
+		r.keys = append(r.keys, encode(c.Key))
+		r.args = append(r.args, "d:"+c.Token)
+	}
+	return batch
 }
 
 // renewals takes the reply of the renew script apart.
 func (r *request) renewals(answers []driver.Renewal) {
 	list, _ := r.reply.([]any)
 	for i := range answers {
-		if r.err != nil {
-			answers[i].Err = classify("renew", r.err)
-			continue
-		}
-		if len(list) != 2*len(answers) {
-			answers[i].Err = unexpected("renew", r.reply)
-			continue
-		}
-		left, ok1 := list[2*i].(int64)
-		fence, ok2 := list[2*i+1].(int64)
 		switch {
-		case !ok1 || !ok2:
-			answers[i].Err = unexpected("renew", list[2*i])
-		case left < 0:
-			answers[i].Err = driver.ErrNotOwner
+		case r.err != nil:
+			answers[i].Err = classify("renew", r.err)
+		case len(list) != len(answers):
+			answers[i].Err = unexpected("renew", r.reply)
 		default:
-			answers[i].Grant = driver.Grant{Fence: uint64(fence), Fences: fences, TTL: time.Duration(left) * time.Millisecond}
+			answers[i].Grant, answers[i].Err = renewal(list[i], r.args[0].(int64))
 		}
 	}
+}
+
+// renewal reads the answer for one lock, whose TTL in milliseconds was to be ttl.
+func renewal(answer any, ttl int64) (driver.Grant, error) {
+	left := ttl
+	if longer, ok := answer.([]any); ok && len(longer) == 2 {
+		answer = longer[0]
+		left, _ = longer[1].(int64)
+	}
+	fence, ok := answer.(int64)
+	switch {
+	case !ok || left < ttl:
+		return driver.Grant{}, unexpected("renew", answer)
+	case fence < 0:
+		return driver.Grant{}, driver.ErrNotOwner
+	}
+	return driver.Grant{Fence: uint64(fence), Fences: fences, TTL: time.Duration(left) * time.Millisecond}, nil
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,9 +21,14 @@ const patience = 100 * time.Millisecond
 // pipeline sends scripts. A call that finds the way free goes straight out. Calls that come while others are on their way gather, and go out
 // together when one of those has returned: one connection that carries many requests at once is faster than many connections.
 type pipeline struct {
-	b *Backend
+	newLane func() *lane
+	shared  *lane // if there is just this one, which everybody has
+	ctx     context.Context
+	cancel  context.CancelFunc
 
 	mu       sync.Mutex
+	free     []*lane
+	lanes    map[*lane]struct{} // all there are
 	inFlight int
 	gathered []*request
 	overdue  *time.Timer // runs while requests are gathered
@@ -47,6 +53,63 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
+// init has p make lanes of its own, where client is one whose connections are all to one server. Waiting for replicas keeps a connection long, so that
+// many are needed.
+func (p *pipeline) init(client redis.UniversalClient, replicas int) {
+	p.lanes = map[*lane]struct{}{}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if c, ok := client.(*redis.Client); ok && replicas == 0 {
+		p.newLane = func() *lane { return newLane(*c.Options()) }
+	} else {
+		p.shared = &lane{client: client, shared: true}
+	}
+}
+
+// take returns a lane that nobody uses. The mutex is held.
+func (p *pipeline) take() *lane {
+	p.inFlight++
+	if p.shared != nil {
+		return p.shared
+	}
+	if n := len(p.free); n > 0 {
+		ln := p.free[n-1]
+		p.free = p.free[:n-1]
+		return ln
+	}
+	ln := p.newLane()
+	p.lanes[ln] = struct{}{}
+	return ln
+}
+
+// give puts a lane back. Those that were made because the others were stuck are not kept. The mutex is held.
+func (p *pipeline) give(ln *lane) {
+	p.inFlight--
+	switch {
+	case ln.shared:
+	case len(p.free) < maxInFlight && !p.closed:
+		p.free = append(p.free, ln)
+	default:
+		delete(p.lanes, ln)
+		go ln.close()
+	}
+}
+
+// do has f use a connection by itself, and returns when ctx ends.
+func (p *pipeline) do(ctx context.Context, f func(redis.UniversalClient) error) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return errClosed
+	}
+	ln := p.take()
+	p.mu.Unlock()
+	leave := ln.enter(ctx)
+	err := f(ln.client)
+	leave()
+	p.next(ln)
+	return ended(ctx, err)
+}
+
 // run sends r and waits for its reply. When ctx ends first, r may still be sent, or have been.
 func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 	p.mu.Lock()
@@ -55,11 +118,13 @@ func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 		return nil, errClosed
 	}
 	if p.inFlight < maxInFlight {
-		p.inFlight++
+		ln := p.take()
 		p.mu.Unlock()
-		p.send(ctx, r)
-		p.next()
-		return r.reply, r.err
+		leave := ln.enter(ctx)
+		r.reply, r.err = evaluate(ctx, ln.client, r)
+		leave()
+		p.next(ln)
+		return r.reply, ended(ctx, r.err)
 	}
 	r.done = make(chan struct{})
 	if p.gathered = append(p.gathered, r); len(p.gathered) == 1 {
@@ -77,31 +142,35 @@ func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 	}
 }
 
-// next sends what has gathered.
-func (p *pipeline) next() {
+// next sends what has gathered by a lane that has become free.
+func (p *pipeline) next(ln *lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	batch := p.take()
+	batch := p.collect()
 	if len(batch) == 0 || p.closed {
-		p.inFlight--
-		for _, r := range batch {
-			r.err = errClosed
-			close(r.done)
-		}
+		p.give(ln)
+		refuse(batch)
 		return
 	}
 	p.wg.Add(1)
-	go p.sendBatch(batch)
+	go p.sendBatch(ln, batch)
 }
 
-// take returns the requests that have gathered and are still wanted.
-func (p *pipeline) take() []*request {
+// collect returns the requests that have gathered and are still wanted.
+func (p *pipeline) collect() []*request {
 	if p.overdue != nil {
 		p.overdue.Stop()
 	}
 	batch := slices.DeleteFunc(p.gathered, func(r *request) bool { return r.gone })
 	p.gathered = nil
 	return batch
+}
+
+func refuse(batch []*request) {
+	for _, r := range batch {
+		r.err = errClosed
+		close(r.done)
+	}
 }
 
 func (p *pipeline) watch() {
@@ -116,42 +185,41 @@ func (p *pipeline) watch() {
 func (p *pipeline) overtake() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if batch := p.take(); len(batch) > 0 {
-		p.inFlight++
+	if batch := p.collect(); len(batch) > 0 && !p.closed {
 		p.wg.Add(1)
-		go p.sendBatch(batch)
+		go p.sendBatch(p.take(), batch)
+	} else {
+		refuse(batch)
 	}
 }
 
-func (p *pipeline) sendBatch(batch []*request) {
+// sendBatch sends requests of different callers. None of their contexts may end it for the others; the client's timeouts do.
+func (p *pipeline) sendBatch(ln *lane, batch []*request) {
 	defer p.wg.Done()
-	// The requests belong to different callers; none of their contexts may end it for the others. The client's timeouts do.
-	ctx := context.Background()
 	if len(batch) == 1 {
-		p.send(ctx, batch[0])
+		batch[0].reply, batch[0].err = evaluate(p.ctx, ln.client, batch[0])
 	} else {
-		runScripts(ctx, p.b.client, batch)
+		runScripts(p.ctx, ln.client, batch)
 	}
 	for _, r := range batch {
 		close(r.done)
 	}
-	p.next()
+	p.next(ln)
 }
 
-// send sends one request by itself.
-func (p *pipeline) send(ctx context.Context, r *request) {
-	r.reply, r.err = evaluate(ctx, p.b.client, r)
-}
-
-// close refuses further requests and waits for those under way.
+// close refuses further requests, ends those under way, and waits for them where they can be ended.
 func (p *pipeline) close() {
 	p.mu.Lock()
 	p.closed = true
-	gathered := p.take()
+	refuse(p.collect())
+	lanes := slices.Collect(maps.Keys(p.lanes))
 	p.mu.Unlock()
-	for _, r := range gathered {
-		r.err = errClosed
-		close(r.done)
+	p.cancel()
+	for _, ln := range lanes {
+		ln.close()
+	}
+	if p.shared == nil {
+		p.wg.Wait()
 	}
 }
 
@@ -163,7 +231,7 @@ func evaluate(ctx context.Context, client redis.UniversalClient, r *request) (an
 		cmd = once{redis.NewCmd(ctx, r.command("eval", r.script.source)...)}
 		err = client.Process(ctx, cmd)
 	}
-	return cmd.Val(), ended(ctx, err)
+	return cmd.Val(), err
 }
 
 func (r *request) command(name, script string) []any {

@@ -91,6 +91,7 @@ var (
 	_ driver.Breaker      = (*Backend)(nil)
 	_ driver.Pinger       = (*Backend)(nil)
 	_ driver.Doctor       = (*Backend)(nil)
+	_ driver.Prompt       = (*Backend)(nil)
 )
 
 type options struct {
@@ -143,7 +144,7 @@ func isNil(client redis.UniversalClient) bool {
 func newBackend(client redis.UniversalClient, o options) *Backend {
 	b := &Backend{client: client, opt: o, closed: make(chan struct{})}
 	b.renewer, b.shared = renewClient(client)
-	b.pipe.b = b
+	b.pipe.init(client, o.replicas)
 	b.queue.init(b)
 	return b
 }
@@ -153,14 +154,10 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 	const connections = 2
 	switch c := client.(type) {
 	case *redis.Client:
-		o := *c.Options()
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
-		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
-		return redis.NewClient(&o), false
+		return redis.NewClient(own(*c.Options(), connections)), false
 	case *redis.ClusterClient:
 		o := *c.Options()
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
+		o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, -1, 0, 0, 0
 		o.DialerRetries, o.ContextTimeoutEnabled = 1, true
 		o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
 		return redis.NewClusterClient(&o), false
@@ -169,10 +166,23 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 	}
 }
 
+// own makes the options of another client for the same server of o: with few connections, pipelines included, and without retries, which are the
+// engine's.
+func own(o redis.Options, connections int) *redis.Options {
+	o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, -1, 0, 0, 0
+	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
+	return &o
+}
+
 // quiet keeps a client from asking for maintenance notifications, which plain servers answer with an error.
 func quiet() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
+
+// Prompt is true for one server, with Sentinel too. In a cluster, with replicas, and with a client of another kind, a call may last until the client's
+// timeout.
+func (b *Backend) Prompt() bool { return b.pipe.shared == nil }
 
 // Close ends the subscription and the clients that were made here.
 func (b *Backend) Close() error {

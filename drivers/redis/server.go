@@ -20,8 +20,6 @@ type clusterMode struct{ atomic.Bool }
 
 func (m *clusterMode) on() bool { return m.Load() }
 
-var errUnfinished = errors.New("the server did not say whether the token was there")
-
 // ready fails when b was closed, ctx is done, or the server is too old; the server is asked on first use.
 func (b *Backend) ready(ctx context.Context) error {
 	if err := b.open(ctx); err != nil {
@@ -30,7 +28,11 @@ func (b *Backend) ready(ctx context.Context) error {
 	if b.checked.Load() {
 		return nil
 	}
-	info, err := b.info(ctx)
+	var info map[string]string
+	err := b.pipe.do(ctx, func(client redis.UniversalClient) (err error) {
+		info, err = readServer(ctx, client)
+		return err
+	})
 	if err != nil {
 		return classify("ask for the server's version", err)
 	}
@@ -43,11 +45,11 @@ func (b *Backend) ready(ctx context.Context) error {
 	return nil
 }
 
-// info reads what the server says of itself. A server that does not let us ask says nothing.
-func (b *Backend) info(ctx context.Context) (map[string]string, error) {
+// readServer reads what the server says of itself. A server that does not let us ask says nothing.
+func readServer(ctx context.Context, client redis.UniversalClient) (map[string]string, error) {
 	values := map[string]string{}
 	for _, section := range []string{"server", "cluster"} {
-		text, err := b.client.Info(ctx, section).Result()
+		text, err := client.Info(ctx, section).Result()
 		var answer redis.Error
 		if errors.As(err, &answer) && !refusesAll(answer.Error()) {
 			continue

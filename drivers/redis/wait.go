@@ -20,7 +20,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	sent := time.Now()
-	s, err := b.acquire(ctx, c, b.queue.channel, true)
+	s, err := b.acquire(ctx, c, b.queue.channel)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -110,15 +110,15 @@ func (w *waiter) listen(ctx context.Context, timer *time.Timer) (fence uint64, s
 // ask enters the queue, or asks how things stand there.
 func (w *waiter) ask(ctx context.Context) (standing, error) {
 	if !w.queued {
-		return w.b.acquire(ctx, w.claim, w.b.queue.channel, true)
+		return w.b.acquire(ctx, w.claim, w.b.queue.channel)
 	}
 	return w.b.reassert(ctx, w.claim)
 }
 
 func (b *Backend) reassert(ctx context.Context, c driver.Claim) (standing, error) {
 	reply, err := b.pipe.run(ctx, &request{
-		script: &reassertScript, keys: keys(c.Key),
-		args: []any{"d:" + c.Token, c.Owner, millis(c.TTL), b.queue.channel, flag(b.cluster.on())},
+		script: &reassertScript, keys: b.keys(c.Key),
+		args: []any{"d:" + c.Token, c.Owner, millis(c.TTL), b.queue.channel},
 	})
 	if err != nil {
 		return standing{}, classify("wait", err)

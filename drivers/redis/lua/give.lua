@@ -6,27 +6,25 @@
 -- cluster, where a subscriber may be on another node. A PUBLISH that is not allowed counts as heard: the waiter finds out by asking.
 --
 -- LPOP comes first because it is allowed on a server that is out of memory, and what follows it then is too.
-local function give(now, cluster, self)
+local function give(self)
   for _ = 1, 64 do
-    local token = redis.call('LPOP', KEYS[3])
+    local token = redis.call('LPOP', queue_key)
     if not token then
       break
     end
-    local who = redis.call('HGET', KEYS[4], token)
-    redis.call('HDEL', KEYS[4], token)
-    local seen, ttl, channel, owner = string.match(who or '', '^(%d+) (%d+) (%S+) (.*)$')
-    if seen and (token == self or math.abs(now - seen * 1000) < ttl * 800) then
-      local fence = math.max(now, fence_end() + 1)
-      local text = string.format('%.0f', fence)
-      local heard = token == self or redis.pcall('PUBLISH', channel, token .. ' ' .. text)
-      if heard ~= 0 or cluster == '1' then
-        local more = redis.call('LLEN', KEYS[3]) > 0
-        redis.call('SET', KEYS[1], 'd:' .. token .. (more and '+' or '-') .. text .. ' ' .. owner, 'PX', ttl)
-        redis.call('SET', KEYS[2], (more and 'w' or '') .. string.format('%.0f', fence + 15), 'PX', ttl + 3600000)
-        return token, fence
+    local who = redis.call('HGET', who_key, token)
+    redis.call('HDEL', who_key, token)
+    local at, ttl, channel, owner = string.match(who or '', '^(%d+) (%d+) (%S+) (.*)$')
+    if at and (token == self or math.abs(now - at) < ttl * 800) then
+      local more = redis.call('LLEN', queue_key) > 0
+      local fence = next_fence(ttl, more and 'w' or '')
+      local heard = token == self or redis.pcall('PUBLISH', channel, token .. ' ' .. fence)
+      if heard ~= 0 or KEYS[2] then
+        redis.call('SET', lock, 'd:' .. token .. (more and '+' or '-') .. fence .. ' ' .. owner, 'PX', ttl)
+        return token, tonumber(fence)
       end
     end
   end
-  redis.call('DEL', KEYS[1])
+  redis.call('DEL', lock)
   nobody_waits()
 end
