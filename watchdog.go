@@ -144,9 +144,10 @@ func (l *locker) stillHeld(c *call) bool {
 	defer l.mu.Unlock()
 	held := make([]*hold, 0, len(c.holds))
 	claims := make([]driver.Claim, 0, len(c.holds))
+	now := time.Now()
 	for _, h := range c.holds {
 		if !h.over() {
-			h.lastSent = time.Now()
+			h.lastSent = now
 			held = append(held, h)
 			claims = append(claims, h.claim)
 		}

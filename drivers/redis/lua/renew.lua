@@ -1,31 +1,33 @@
--- renew makes holds last for at least their TTL from now. It never creates a key and never shortens. Twice an hour, by the clock that the fence is, it
--- renews the fence too, which would otherwise be forgotten while the lock is held.
+-- renew makes holds last for at least their TTL from now. It never creates a key and never shortens. Twice an hour, for as long as a TTL, it renews the
+-- fences too, which would otherwise be forgotten while the locks are held.
 --
 -- KEYS  the locks
 -- ARGV  1 the TTL in ms   and then for each lock 'd:' and the token
 --
 -- Returns for each the fence, or {the fence, the milliseconds left} if those are more than the TTL, or -1 if the token does not hold it.
 --
--- GT spares a call where the server knows it: since Redis 7.
+-- GT spares a call where the server knows it: since Redis 7. There may be hundreds of locks, hence the local names.
+local call, pcall, sub = redis.call, redis.pcall, string.sub
 local ttl = ARGV[1]
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
+local t = call('TIME')
+local fences_too = (t[1] * 1000) % 1800000 < ttl + 1000
 local answer = {}
-for i, key in ipairs(KEYS) do
-  local value = redis.call('GET', key)
-  if value and string.sub(value, 1, 34) == ARGV[i + 1] then
-    local fence = tonumber(string.match(value, '^(%d+) ', 36))
+for i = 1, #KEYS do
+  local key = KEYS[i]
+  local value = call('GET', key)
+  if value and sub(value, 1, 34) == ARGV[i + 1] then
+    local fence = tonumber(sub(value, 36, 51)) or tonumber(string.match(value, '^(%d+) ', 36)) -- of 16 digits, unless the clock is far behind
     answer[i] = fence
-    if redis.pcall('PEXPIRE', key, ttl, 'GT') ~= 1 then
-      local left = redis.call('PTTL', key)
+    if pcall('PEXPIRE', key, ttl, 'GT') ~= 1 then
+      local left = call('PTTL', key)
       if left > tonumber(ttl) then
         answer[i] = { fence, left }
       else
-        redis.call('PEXPIRE', key, ttl)
+        call('PEXPIRE', key, ttl)
       end
     end
-    if (now - fence) % 1800000000 < ttl * 1000 then
-      redis.pcall('PEXPIRE', key .. '{' .. key .. '}:f', ttl + 3600000)
+    if fences_too then
+      pcall('PEXPIRE', key .. '{' .. key .. '}:f', ttl + 3600000)
     end
   else
     answer[i] = -1

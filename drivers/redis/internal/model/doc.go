@@ -107,6 +107,12 @@
 //
 // Release confirms the removal of a token only if no acquire or enqueue of it is unanswered, or there was only one: see CleanupCountsAll.
 //
+// # The scripts in other words
+//
+// Where it is cheaper the scripts of the driver say the same in another way. F has the first fence of the run, from which its end follows. L has the fence too,
+// between the mark and the owner, so that a renewal and Break need no other key; a renewal that finds another fence than that of the hold is a loss. F is
+// renewed with L during one TTL of every half an hour. Whether a token may be in Q already is told by its being in W. Keys besides L are passed only in a cluster.
+//
 // # What is not modelled
 //
 // Several locks, and pipelines; scripts that are refused (OOM, READONLY, TRYAGAIN, NOSCRIPT: to a client a lost request); split brain, where two servers accept
