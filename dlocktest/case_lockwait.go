@@ -39,10 +39,11 @@ func lockFIFO(t *caseT) {
 	t.acquire(b, first)
 	var lockers []dlock.LeaseLocker
 	var queue []*pending
-	for range 4 {
+	for i := range 4 {
 		lockers = append(lockers, t.locker(ample))
-		queue = append(queue, t.locking(lockers[len(queue)], "k"))
+		queue = append(queue, t.locking(lockers[i], "k"))
 		t.pause(settle)
+		t.inLine(b, "k", i+1)
 	}
 	t.release(b, first)
 	for i, p := range queue {
@@ -99,8 +100,10 @@ func lockCancelledWaiter(t *caseT) {
 	t.acquire(a, c)
 	p := t.locking(gone, "k")
 	t.pause(settle)
+	t.inLine(a, "k", 1)
 	q := t.locking(next, "k")
 	t.pause(settle)
+	t.inLine(a, "k", 2)
 	p.cancel()
 	if !t.await(p.done, soon) {
 		t.Fatalf("Lock has not returned %v after its context ended", soon)

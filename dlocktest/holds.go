@@ -188,10 +188,35 @@ func (t *caseT) wait(b driver.Backend, c driver.Claim) *pending {
 // enqueue starts a Wait and returns when it is in the queue. A driver that does not call Queued is given some time instead.
 func (t *caseT) enqueue(b driver.Backend, c driver.Claim) *pending {
 	t.tb.Helper()
+	before := t.queued(b, c.Key)
 	settle := 50*time.Millisecond + 5*t.roundTrip()
 	p := t.wait(b, c)
-	t.await(p.queued, settle)
+	if !t.await(p.queued, settle) {
+		t.inLine(b, c.Key, before+1)
+	}
 	return p
+}
+
+// inLine returns when n wait for key, as far as the store can tell; at a busy moment a client may need long to get there.
+func (t *caseT) inLine(b driver.Backend, key string, n int) {
+	t.tb.Helper()
+	t.until(t.soon(), func() bool {
+		queued := t.queued(b, key)
+		return queued < 0 || queued >= n
+	})
+}
+
+// queued is how many wait for key, or -1 if the store does not tell.
+func (t *caseT) queued(b driver.Backend, key string) int {
+	i, ok := b.(driver.Inspector)
+	if !ok {
+		return -1
+	}
+	info, err := i.Inspect(t.ctx, key)
+	if err != nil {
+		return -1
+	}
+	return len(info.Waiters)
 }
 
 // granted waits for the grant of a Wait.

@@ -58,6 +58,7 @@ func store(t *testing.T, addr string, flush func()) dlocktest.Store {
 }
 
 func TestConformanceOnARealServer(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	dlocktest.Run(t, dlocktest.Harness{
 		MinTTL: 300 * time.Millisecond,

@@ -1,5 +1,3 @@
-//go:build live
-
 package redis_test
 
 import (
@@ -8,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -35,6 +34,7 @@ type silent struct{}
 func (silent) Printf(context.Context, string, ...any) {}
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6") // they wait most of the time; the command line can say otherwise
 	goredis.SetLogger(silent{})
 	if role := os.Getenv("DLOCK_TEST_CHILD"); role != "" {
 		os.Exit(runChild(role))
