@@ -19,6 +19,7 @@ var tokenCases = []testCase{
 	{"token-atomic-renew", "check and extend", "Renew checks the token and extends the hold in one step: a late one never extends the next owner's hold.", nil, tokenAtomicRenew},
 	{"token-again", "acquire again", "Acquire with the token that holds the key is granted.", nil, tokenAgain},
 	{"token-again-ttl", "acquire again counts anew", "Acquire with the token that holds the key counts the full TTL anew.", nil, tokenAgainTTL},
+	{"token-again-never-shortens", "acquire again is never shorter", "Acquire with the token that holds the key never shortens: a hold with more than the claim's TTL left keeps what it has.", nil, tokenAgainNeverShortens},
 	{"token-again-fence", "acquire again keeps the fence", "Acquire with the token that holds the key has the fence of the first time.", []need{needFence}, tokenAgainFence},
 	{"token-refused-changes-nothing", "a refused attempt", "An Acquire that is refused changes nothing: the hold ends when it would have ended.", nil, tokenRefused},
 	{"token-release-once", "release once", "Release of a hold that was released answers ErrNotOwner, and nil only when the token was removed.", nil, tokenReleaseOnce},
@@ -167,6 +168,15 @@ func tokenAgainTTL(t *caseT) {
 	h := t.acquire(a, c)
 	t.sleep(h.ttl() / 2)
 	t.takeOver(b, t.acquire(a, c))
+}
+
+func tokenAgainNeverShortens(t *caseT) {
+	a, b := t.open(), t.open()
+	c := t.claim("k", 3*t.ttl)
+	h := t.acquire(a, c)
+	c.TTL = t.ttl
+	t.acquire(a, c)
+	t.takeOver(b, h)
 }
 
 func tokenAgainFence(t *caseT) {

@@ -42,6 +42,7 @@ var mutants = []mutant{
 	{bug: "renew-checks-then-acts", by: []string{"token-atomic-renew"}},
 	{bug: "same-token-refused", by: []string{"token-again"}},
 	{bug: "same-token-keeps-its-ttl", by: []string{"token-again-ttl"}},
+	{bug: "same-token-shortens", by: []string{"token-again-never-shortens"}},
 	{bug: "same-token-gets-another-fence", by: []string{"token-again-fence"}},
 	{bug: "refused-attempt-refreshes", by: []string{"token-refused-changes-nothing"}},
 	{bug: "release-always-nil", by: []string{"token-release-once", "loss-unlock"}},

@@ -214,9 +214,9 @@ func (c *toyClient) take(ctx context.Context, claim driver.Claim) (driver.Grant,
 // takeAgain is Acquire by the holder.
 func (c *toyClient) takeAgain(l *toyLock, claim driver.Claim, now time.Time) {
 	s := c.s
-	if !s.has("same-token-keeps-its-ttl") {
-		l.ttl = s.ttl(claim.TTL)
-		l.expires = now.Add(l.ttl)
+	end := now.Add(s.ttl(claim.TTL))
+	if end.After(l.expires) && !s.has("same-token-keeps-its-ttl") || s.has("same-token-shortens") {
+		l.ttl, l.expires = end.Sub(now), end
 	}
 	if s.has("same-token-gets-another-fence") {
 		l.fence = s.nextFence(l.name, c, claim)

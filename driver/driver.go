@@ -94,7 +94,8 @@ type Backend interface {
 	// Acquire makes one attempt to get c.Key for c.Token.
 	//
 	//   - If nobody holds the key, c.Token does from now on, for c.TTL.
-	//   - If c.Token holds the key already, c.TTL is counted anew and the Grant has the fence of the first time.
+	//   - If c.Token holds the key already, c.TTL is counted anew, unless more is left: an attempt that comes late does no harm. The Grant has the
+	//     fence of the first time.
 	//   - If another token holds it, the answer is ErrHeld and nothing is changed in the store.
 	//   - If c.Token is waiting in the store's queue (see Waiter) and gets the key here, it leaves the queue.
 	Acquire(ctx context.Context, c Claim) (Grant, error)

@@ -62,11 +62,18 @@ func (s *store) acquire(c driver.Claim, now time.Time) (driver.Grant, error) {
 		l.give(c, now)
 		s.locks[c.Key] = l
 	case l.holder.Token == c.Token:
-		l.expireAt(now.Add(c.TTL))
+		l.prolong(now.Add(c.TTL))
 	default:
 		return driver.Grant{}, driver.ErrHeld
 	}
-	return driver.Grant{Fence: l.fence, TTL: c.TTL, Start: now}, nil
+	return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(now), Start: now}, nil
+}
+
+// prolong never shortens: a request that comes late must not end early what was granted since.
+func (l *lock) prolong(until time.Time) {
+	if until.After(l.expires) {
+		l.expireAt(until)
+	}
 }
 
 // Renew implements [driver.Backend].
@@ -80,9 +87,7 @@ func (b *Backend) Renew(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	if l == nil || l.holder.Token != c.Token {
 		return driver.Grant{}, driver.ErrNotOwner
 	}
-	if t := now.Add(c.TTL); t.After(l.expires) {
-		l.expireAt(t)
-	}
+	l.prolong(now.Add(c.TTL))
 	return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(now), Start: now}, nil
 }
 

@@ -275,7 +275,7 @@ func TestTheFirstInLineGetsTheLockAtTheHoldersExpiry(t *testing.T) {
 		}, 5*ttl + time.Second},
 		{"acquired anew for less", func(t *testing.T, b *memory.Backend) {
 			acquire(t, b, withTTL(claim("a"), time.Second))
-		}, 2 * time.Second},
+		}, ttl},
 		{"with a shorter hold in between", func(t *testing.T, b *memory.Backend) {
 			info, _ := b.Inspect(t.Context(), "k")
 			if err := b.Break(t.Context(), "k", info.Fence); err != nil {

@@ -74,8 +74,7 @@ func (s *Server) apply(q lockd.Request) lockd.Reply {
 	case q.Op == "release":
 		delete(s.locks, key)
 	}
-	switch end := now.Add(q.TTL); {
-	case q.Op == "acquire", q.Op == "renew" && end.After(l.expires):
+	if end := now.Add(q.TTL); q.Op != "release" && end.After(l.expires) {
 		l.expires = end
 	}
 	return lockd.Reply{Status: "ok", Fence: l.fence}
