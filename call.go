@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,7 +57,8 @@ type call struct {
 	mu     sync.Mutex
 	done   chan struct{} // made when somebody asks for it
 	ended  error
-	afters map[*byte]func()
+	afters []*func()
+	room   [1]*func() // for afters, which are rarely more
 }
 
 // answer is what the backend said.
@@ -367,16 +369,18 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 		return func() bool { return false }
 	}
 	if c.afters == nil {
-		c.afters = map[*byte]func(){}
+		c.afters = c.room[:0]
 	}
-	id := new(byte)
-	c.afters[id] = f
+	c.afters = append(c.afters, &f)
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		_, waiting := c.afters[id]
-		delete(c.afters, id)
-		return waiting
+		i := slices.Index(c.afters, &f)
+		if i < 0 {
+			return false
+		}
+		c.afters = slices.Delete(c.afters, i, i+1)
+		return true
 	}
 }
 
@@ -394,7 +398,7 @@ func (c *call) cancel(why error) {
 		close(c.done)
 	}
 	for _, f := range c.afters {
-		go f()
+		go (*f)()
 	}
 	c.afters = nil
 }

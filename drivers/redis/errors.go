@@ -39,12 +39,15 @@ func classify(op string, err error) error {
 
 // ended adds the context's error to one that came of its end: what the client reports is a timeout, or a connection that was closed.
 func ended(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
 	end := ctx.Err()
 	if at, ok := ctx.Deadline(); ok && end == nil && !time.Now().Before(at) {
 		end = context.DeadlineExceeded
 	}
 	var answer redis.Error
-	if err == nil || end == nil || errors.Is(err, end) || errors.As(err, &answer) {
+	if end == nil || errors.Is(err, end) || errors.As(err, &answer) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", end, err)

@@ -157,8 +157,13 @@ func lossInTime(t *testing.T, s *server, p *faultproxy.Proxy, x *dlock.Lease, tt
 	if until.After(expiry) {
 		t.Errorf("%v, phase %v: held until %v after the server frees the key", ttl, phase, until.Sub(expiry))
 	}
-	timer := make(chan time.Time, 1) // how late a timer is on this machine now
-	time.AfterFunc(time.Until(until), func() { timer <- time.Now() })
+	timer := make(chan time.Time, 1) // how late somebody who waits for a timer is on this machine now
+	due := make(chan struct{})
+	time.AfterFunc(time.Until(until), func() { close(due) })
+	go func() {
+		<-due
+		timer <- time.Now()
+	}()
 	select {
 	case <-x.Done():
 	case <-time.After(5 * ttl):

@@ -60,7 +60,7 @@ func (ln *lane) enter(ctx context.Context) (leave func()) {
 	ln.use++
 	use := ln.use
 	ln.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { ln.end(use) })
+	stop := afterFunc(ctx, func() { ln.end(use) })
 	return func() {
 		if stop() {
 			return
@@ -70,6 +70,14 @@ func (ln *lane) enter(ctx context.Context) (leave func()) {
 		ln.use++ // the end of ctx does not concern whoever comes next
 		ln.cut = false
 	}
+}
+
+// afterFunc is context.AfterFunc, without the context that it makes where ctx, as the engine's, has one of its own.
+func afterFunc(ctx context.Context, f func()) (stop func() bool) {
+	if a, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok {
+		return a.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
 }
 
 // end closes the connection if the call is still the one that has it.

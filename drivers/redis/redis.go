@@ -171,6 +171,7 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 func own(o redis.Options, connections int) *redis.Options {
 	o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, -1, 0, 0, 0
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	o.Protocol = 2 // of the third version nothing is used, and looking for its notifications takes time
 	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
 	return &o
 }
