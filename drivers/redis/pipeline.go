@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -203,6 +204,9 @@ func (p *pipeline) sendBatch(ln *lane, batch []*request) {
 	}
 	for _, r := range batch {
 		close(r.done)
+	}
+	if len(batch) > 1 {
+		runtime.Gosched() // those who have got their answers may have more to ask, and then it goes out together
 	}
 	p.next(ln)
 }

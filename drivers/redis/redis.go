@@ -6,8 +6,6 @@
 //
 //	dlock.New(redisdriver.New(client), cfg)
 //
-// The driver is under construction: it passes the conformance suite, but not everything about it has been proved yet.
-//
 // Acquire and release are one script each, waiting is a queue in the server with direct hand-over, and every grant has a fence that rises
 // even when the server loses its data. It needs Redis 6.2 or newer.
 //
