@@ -1,11 +1,13 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,71 +17,97 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// killAfter is how long a child has to end after the lock was lost. Tests shorten it.
-var killAfter = 5 * time.Second
-
-// child is the command, ready to start.
-func (r *runner) child(lease *dlock.Lease) *exec.Cmd {
+// child is the command, ready to start, with mark in its environment.
+func (r *runner) child(lease *dlock.Lease, mark string) *exec.Cmd {
 	cmd := exec.Command(r.command[0], r.command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	// Under another dlock run the fence of the outer lock is in the environment.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DLOCK_FENCE=") })
-	cmd.Env = append(cmd.Env, "DLOCK_KEY="+lease.Key())
+	// The marks of the runs that we are in are kept: what we start belongs to them, too.
+	cmd.Env = append(cmd.Env, "DLOCK_KEY="+lease.Key(), "DLOCK_RUN="+os.Getenv("DLOCK_RUN")+mark)
 	if fence := lease.Fence(); fence > 0 {
 		cmd.Env = append(cmd.Env, "DLOCK_FENCE="+strconv.FormatUint(fence, 10))
 	}
 	return cmd
 }
 
-// supervise runs cmd to its end, passing signals on and stopping it when the lease is lost. The error is nil if it exited with 0.
-func supervise(cmd *exec.Cmd, lease *dlock.Lease, signals <-chan os.Signal) error {
+// supervise runs the command to its end, passing signals on and stopping it when the lease is lost. The error is nil if it exited with 0.
+func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 	if err := lease.Err(); err != nil {
-		return exit{exitLost, err}
+		return exit{code: exitLost, err: err}
 	}
+	// Linux ends the command when the thread that started it ends, so that thread has to stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	fam := family{mark: "." + rand.Text(), group: !hasTerminal()}
+	cmd := r.child(lease, fam.mark)
+	cmd.SysProcAttr = fam.attributes()
 	if err := cmd.Start(); err != nil {
 		return cannotStart(err)
 	}
+	fam.pid = cmd.Process.Pid
+	defer fam.guard()()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	lost := lease.Done()
+	return r.attend(fam, ended, lease, signals)
+}
+
+// attend does what has to be done until the command has ended.
+func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, signals <-chan os.Signal) error {
+	var interrupted bool
 	var kill <-chan time.Time
+	lost := lease.Done()
 	for {
 		select {
 		case err := <-ended:
-			return status(err)
+			if kill != nil {
+				fam.outlive(kill)
+			}
+			return status(err, interrupted)
 		case s := <-signals:
-			_ = cmd.Process.Signal(s) // it may have just ended
+			interrupted = interrupted || s == os.Interrupt && !fam.group
+			fam.pass(s)
 		case <-lost:
 			complain(fmt.Errorf("stopping the command: %w", lease.Err()))
-			lost = nil
-			kill = time.After(killAfter)
-			if cmd.Process.Signal(syscall.SIGTERM) != nil {
-				_ = cmd.Process.Kill() // where there are no signals
-			}
+			lost, kill = nil, time.After(r.killAfter)
+			fam.stop()
 		case <-kill:
-			_ = cmd.Process.Kill()
+			kill = time.After(0) // still to be killed, if the command itself is already gone
+			fam.kill()
+		}
+	}
+}
+
+// outlive waits for what a command that has ended left running, and kills it when its time is up.
+func (f family) outlive(kill <-chan time.Time) {
+	for f.alive() {
+		select {
+		case <-kill:
+			f.kill()
+			return
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
 func cannotStart(err error) error {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return exit{exitNotFound, err}
+		return exit{code: exitNotFound, err: err}
 	}
-	return exit{exitCannotRun, err}
+	return exit{code: exitCannotRun, err: err}
 }
 
 // status turns what Wait returned into our own exit.
-func status(err error) error {
+func status(err error, interrupted bool) error {
 	var failed *exec.ExitError
 	switch {
 	case err == nil:
 		return nil
 	case !errors.As(err, &failed):
-		return exit{exitCannotRun, err}
+		return exit{code: exitCannotRun, err: err}
 	}
 	if w, ok := failed.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-		return exit{code: exitSignal + number(w.Signal())}
+		return exit{code: exitSignal + number(w.Signal()), interrupted: interrupted && w.Signal() == syscall.SIGINT}
 	}
 	return exit{code: failed.ExitCode()}
 }

@@ -1,8 +1,13 @@
-// Command dlock runs a program while it holds a lock:
+// Command dlock runs a program while it holds a lock, and shows and breaks locks:
 //
 //	dlock run KEY -- command args...
+//	dlock ls
+//	dlock inspect KEY
+//	dlock break KEY
+//	dlock top
+//	dlock doctor
 //
-// Run "dlock run --help" for what it promises.
+// Run "dlock --help" for all of it and "dlock run --help" for what run promises. docs/command.md has recipes.
 package main
 
 import (
@@ -16,14 +21,27 @@ import (
 
 // Exit codes, after sysexits.h. Otherwise the code is the child's.
 const (
+	exitNo          = 1  // the answer is no: nobody holds the lock, nothing was broken, the doctor found an error
 	exitUsage       = 64 // the command line or the configuration is wrong
-	exitUnavailable = 69 // the backend failed
+	exitUnavailable = 69 // the backend failed, or cannot do this
 	exitNotAcquired = 75 // another owner has the lock
 	exitLost        = 76 // the lock was lost while the child ran
 	exitCannotRun   = 126
 	exitNotFound    = 127
 	exitSignal      = 128 // plus the signal's number
 )
+
+const rootHelp = `dlock runs programs under a lock that holds on every machine that shares the
+store, and shows who holds what.
+
+Which store that is comes from the flags, else from the environment, else from
+the file named by --config or DLOCK_CONFIG, else it is the file driver in its
+default directory: locks of this user on this machine. The file is YAML with the
+keys driver, dsn, prefix, owner, default_ttl, retry_interval, max_retries,
+wait_timeout, renew_interval, reentrant and local_handovers; the variables are
+the same in capitals after DLOCK_: DLOCK_DRIVER, DLOCK_DSN, DLOCK_DEFAULT_TTL.
+A password belongs in the variable or the file: flags are seen by every user of
+the machine.`
 
 func main() { os.Exit(execute(os.Args[1:])) }
 
@@ -43,6 +61,9 @@ func execute(args []string) int {
 	if status.code == exitUsage {
 		fmt.Fprintln(os.Stderr, `Run "dlock --help" or "dlock run --help" for usage.`)
 	}
+	if status.interrupted {
+		dieOfInterrupt()
+	}
 	return status.code
 }
 
@@ -53,20 +74,22 @@ func complain(err error) {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:               "dlock",
-		Short:             "Run programs under a distributed lock",
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Use:           "dlock",
+		Short:         "Run programs under a distributed lock",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
-	root.AddCommand(newRun(), newDrivers(), newVersion())
+	s := newSettings(root)
+	root.AddCommand(newRun(s), newList(s), newInspect(s), newTop(s), newBreak(s), newDoctor(s), newDrivers(), newVersion(), newMan(), newGuard())
 	return root
 }
 
 // exit is an error with the exit code that it leads to.
 type exit struct {
-	code int
-	err  error // what to print; nil: nothing
+	code        int
+	err         error // what to print; nil: nothing
+	interrupted bool  // by Ctrl-C: end of that signal, so that a shell's loop or script ends too
 }
 
 func (e exit) Error() string {

@@ -13,10 +13,8 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), version()); err != nil {
-				return exit{1, err}
-			}
-			return nil
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
+			return written(err)
 		},
 	}
 }

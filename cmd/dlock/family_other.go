@@ -1,0 +1,52 @@
+//go:build !unix
+
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// family is the command. What it starts in turn is out of reach here.
+type family struct {
+	pid   int
+	group bool
+	mark  string
+}
+
+func (f family) attributes() *syscall.SysProcAttr { return nil }
+
+func apart() *syscall.SysProcAttr { return nil }
+
+func hasTerminal() bool { return false }
+
+func catchSignals() chan os.Signal {
+	c := make(chan os.Signal, 8)
+	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	return c
+}
+
+func ignoreSignals() { signal.Ignore(os.Interrupt) }
+
+func dieOfInterrupt() {}
+
+// pass does nothing for an interrupt, which a console sends to all of its processes. There are no other signals that could be passed on.
+func (f family) pass(s os.Signal) {
+	if s != os.Interrupt {
+		f.kill()
+	}
+}
+
+func (f family) stop() { f.kill() }
+
+func (f family) kill() {
+	if p, err := os.FindProcess(f.pid); err == nil {
+		_ = p.Kill()
+	}
+}
+
+func (f family) alive() bool { return false }
+
+// onResize returns a channel on which nothing comes: the next look finds the new size.
+func onResize() chan os.Signal { return make(chan os.Signal) }
