@@ -1,0 +1,197 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process that waits has a mailbox, a named pipe in the directory. Whoever gives it a lock writes the waiting call's ticket there. A pipe that nobody reads cannot be
+// opened for writing: so a process that was killed is known to be gone at once.
+
+// mail is the mailbox of a backend, once it has one, and the calls that wait for something in it.
+type mail struct {
+	mu      sync.Mutex
+	box     *box
+	tickets uint64
+	calls   map[uint64]chan struct{}
+	readers sync.WaitGroup
+}
+
+type box struct {
+	d     *dir
+	name  string
+	read  *os.File
+	write *os.File // keeps the pipe from ending when nobody else has it open
+}
+
+// register returns the name of the mailbox in d, a ticket, and a channel on which a call hears of its letters.
+func (m *mail) register(d *dir) (name string, ticket uint64, woken <-chan struct{}, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.box.usable(d) {
+		fresh, err := d.makeBox()
+		if err != nil {
+			return "", 0, nil, err
+		}
+		m.box.close()
+		m.box = fresh
+		m.readers.Go(func() { m.deliver(fresh) })
+	}
+	if m.calls == nil {
+		m.calls = map[uint64]chan struct{}{}
+	}
+	m.tickets++
+	ch := make(chan struct{}, 1)
+	m.calls[m.tickets] = ch
+	return m.box.name, m.tickets, ch, nil
+}
+
+func (m *mail) unregister(ticket uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, ticket)
+}
+
+// has reports whether letters to name in d would arrive.
+func (m *mail) has(d *dir, name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.box.usable(d) && m.box.name == name
+}
+
+// deliver wakes the calls whose tickets come in.
+func (m *mail) deliver(from *box) {
+	var ticket [8]byte
+	for {
+		if _, err := io.ReadFull(from.read, ticket[:]); err != nil {
+			return
+		}
+		m.mu.Lock()
+		ch := m.calls[binary.LittleEndian.Uint64(ticket[:])]
+		m.mu.Unlock()
+		select {
+		case ch <- struct{}{}:
+		default: // nobody waits, or it knows already
+		}
+	}
+}
+
+func (m *mail) close() {
+	m.mu.Lock()
+	m.box.close()
+	m.box = nil
+	m.mu.Unlock()
+	m.readers.Wait()
+}
+
+// makeBox makes a mailbox. Somebody who sweeps may remove it before we read from it, in which case it is made again.
+func (d *dir) makeBox() (*box, error) {
+	for {
+		var raw [12]byte
+		_, _ = rand.Read(raw[:])
+		name := boxPrefix + hex.EncodeToString(raw[:])
+		if err := d.makeFIFO(name); err != nil {
+			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+				return nil, fmt.Errorf("named pipes: %w", errors.ErrUnsupported)
+			}
+			return nil, d.trouble(name, err)
+		}
+		box, err := d.openBox(name)
+		if err != nil {
+			_ = d.remove(name)
+			return nil, d.trouble(name, err)
+		}
+		var s unix.Stat_t
+		if fstatAt(d.fd, name, &s) == nil {
+			return box, nil
+		}
+		box.close()
+	}
+}
+
+func (d *dir) openBox(name string) (*box, error) {
+	read, err := openAt(d.fd, name, unix.O_RDONLY|openFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	write, err := openAt(d.fd, name, unix.O_WRONLY|openFlags, 0)
+	if err == nil && d.group {
+		err = unix.Fchmod(read, d.fileMode()) // the umask may have taken something away
+	}
+	if err != nil {
+		_ = unix.Close(read)
+		return nil, err
+	}
+	return &box{d: d, name: name, read: os.NewFile(uintptr(read), name), write: os.NewFile(uintptr(write), name)}, nil
+}
+
+// usable reports whether the mailbox is in d, and nobody has removed it.
+func (b *box) usable(d *dir) bool {
+	var s unix.Stat_t
+	return b != nil && b.d == d && fstatAt(d.fd, b.name, &s) == nil
+}
+
+func (b *box) close() {
+	if b == nil {
+		return
+	}
+	_ = b.d.remove(b.name)
+	_ = b.read.Close()
+	_ = b.write.Close()
+}
+
+// letter is a ticket on its way.
+type letter struct {
+	to     *os.File // the mailbox; nil: there is nothing to send
+	ticket uint64
+}
+
+// address opens the mailbox of w, and reports whether w is there. If that cannot be known it is taken to be: it looks for itself sooner or later.
+func (d *dir) address(w waiter) (letter, bool) {
+	if !isBox(w.box) {
+		return letter{}, false
+	}
+	fd, err := openAt(d.fd, w.box, unix.O_WRONLY|openFlags, 0)
+	switch {
+	case err == nil:
+		return letter{os.NewFile(uintptr(fd), w.box), w.ticket}, true
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENOENT):
+		return letter{}, false
+	}
+	return letter{}, true
+}
+
+// send sends the letter. If it does not arrive, whoever waits for it looks for itself sooner or later.
+func (l letter) send() {
+	if l.to != nil {
+		_, _ = l.to.Write(binary.LittleEndian.AppendUint64(nil, l.ticket))
+	}
+}
+
+func (l letter) drop() {
+	if l.to != nil {
+		_ = l.to.Close()
+	}
+}
+
+func isBox(name string) bool { return strings.HasPrefix(name, boxPrefix) }
+
+// deadBox reports whether nobody reads from a mailbox.
+func (d *dir) deadBox(name string) bool {
+	fd, err := openAt(d.fd, name, unix.O_WRONLY|openFlags, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return errors.Is(err, unix.ENXIO)
+}

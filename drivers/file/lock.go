@@ -1,0 +1,113 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Acquire implements [driver.Backend].
+func (b *backend) Acquire(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+	var g driver.Grant
+	err := b.change(ctx, claim.Key, true, func(c *change) (err error) {
+		g, err = c.acquire(claim)
+		return err
+	})
+	return g, failed("acquire", err)
+}
+
+func (c *change) acquire(claim driver.Claim) (driver.Grant, error) {
+	s := &c.state
+	if s.holder == "" {
+		c.passOn() // to whoever waits, which may be the claim itself
+	}
+	switch s.holder {
+	case "":
+		s.give(claim.Token, claim.Owner, claim.TTL, c.now)
+	case claim.Token:
+		s.start, s.expires = c.now.mono, after(c.now.mono, claim.TTL)
+	default:
+		return driver.Grant{}, driver.ErrHeld
+	}
+	c.dirty = true
+	return s.grant(c.now), nil
+}
+
+// Renew implements [driver.Backend].
+func (b *backend) Renew(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+	var g driver.Grant
+	err := b.change(ctx, claim.Key, false, func(c *change) error {
+		s := &c.state
+		if s.holder != claim.Token || s.holder == "" {
+			return driver.ErrNotOwner
+		}
+		s.start, s.expires = c.now.mono, max(s.expires, after(c.now.mono, claim.TTL))
+		c.dirty = true
+		g = s.grant(c.now)
+		return nil
+	})
+	return g, failed("renew", orNotOwner(err))
+}
+
+// Release implements [driver.Backend].
+func (b *backend) Release(ctx context.Context, claim driver.Claim) error {
+	err := b.change(ctx, claim.Key, false, func(c *change) error {
+		switch s := &c.state; {
+		case s.holder == claim.Token && s.holder != "":
+			c.handOver()
+		case !s.leave(claim.Token):
+			return driver.ErrNotOwner
+		}
+		c.dirty = true
+		return nil
+	})
+	return failed("release", orNotOwner(err))
+}
+
+// Break implements [driver.Breaker].
+func (b *backend) Break(ctx context.Context, key string, fence uint64) error {
+	err := b.change(ctx, key, false, func(c *change) error {
+		if c.state.holder == "" || c.state.fence != fence {
+			return driver.ErrNotOwner
+		}
+		c.handOver()
+		return nil
+	})
+	return failed("break", orNotOwner(err))
+}
+
+// orNotOwner says what a missing file means: nobody holds the key.
+func orNotOwner(err error) error {
+	if errors.Is(err, errMissing) {
+		return driver.ErrNotOwner
+	}
+	return err
+}
+
+// handOver ends the hold and gives the key to whoever is next.
+func (c *change) handOver() {
+	c.state.free()
+	c.dirty = true
+	c.passOn()
+}
+
+// passOn gives a free key to the first in the queue who is there. Those in front, who are not, have lost their place.
+func (c *change) passOn() {
+	s := &c.state
+	for len(s.queue) > 0 && s.holder == "" {
+		w := s.queue[0]
+		s.queue = slices.Delete(s.queue, 0, 1)
+		c.dirty = true
+		if w.silent(c.now.mono) {
+			continue
+		}
+		var there bool
+		if c.wake, there = c.d.address(w); there {
+			s.give(w.token, w.owner, w.ttl, c.now)
+		}
+	}
+}

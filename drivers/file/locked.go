@@ -1,0 +1,218 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// locked is a file that this call alone works on, until close. A write is the last thing to be done with it, unless the size of the record stays the same.
+type locked struct {
+	d    *dir
+	name string
+	fd   int
+	size int    // of the file; 0 if it is empty
+	seq  uint64 // the number of the record that counts; 0: there is none
+	body []byte // and its body
+}
+
+// errMissing is lock's answer when there is no file and none is to be made.
+var errMissing = errors.New("there is no such file")
+
+// lock opens a file and gets its flock. A file may be removed or replaced before we have it, which whoever does it does under the flock: then
+// the one we opened has no name left, and we begin again.
+func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, create bool) (*locked, error) {
+	for {
+		f, err := d.open(name, create)
+		if err != nil {
+			return nil, err
+		}
+		if err := lockFile(ctx, done, f.fd); err != nil {
+			f.close()
+			return nil, d.trouble(name, err)
+		}
+		if gone, err := f.read(); err != nil {
+			f.close()
+			return nil, err
+		} else if !gone {
+			return f, nil
+		}
+		f.close()
+	}
+}
+
+func (d *dir) open(name string, create bool) (*locked, error) {
+	flags := unix.O_RDWR | openFlags
+	if create {
+		flags |= unix.O_CREAT
+	}
+	fd, err := openAt(d.fd, name, flags, d.fileMode())
+	switch {
+	case errors.Is(err, unix.ENOENT) && !create:
+		return nil, errMissing
+	case err != nil:
+		return nil, d.trouble(name, err)
+	}
+	return &locked{d: d, name: name, fd: fd}, nil
+}
+
+// read takes in what the file says, and reports whether the file is gone.
+func (f *locked) read() (gone bool, err error) {
+	var s unix.Stat_t
+	if err := unix.Fstat(f.fd, &s); err != nil {
+		return false, f.d.trouble(f.name, err)
+	}
+	switch {
+	case s.Mode&unix.S_IFMT != unix.S_IFREG:
+		return false, f.d.damaged(f.name, errSignature)
+	case s.Nlink == 0:
+		return true, nil
+	}
+	data, err := readAll(f.fd, make([]byte, s.Size))
+	if err != nil {
+		return false, f.d.trouble(f.name, err)
+	}
+	f.size = len(data)
+	f.seq, f.body, err = parse(data)
+	if err != nil && f.name == aboutName { // begun anew: no lock depends on it
+		f.seq, f.body, err = 0, nil, nil
+	}
+	if err != nil {
+		return false, f.d.damaged(f.name, err)
+	}
+	return false, nil
+}
+
+// state is what a key's file says.
+func (f *locked) state() (state, error) {
+	if f.seq == 0 {
+		return state{}, nil
+	}
+	s, err := decodeState(f.body)
+	if err != nil {
+		return state{}, f.d.damaged(f.name, err)
+	}
+	return s, nil
+}
+
+// write makes b, which has room for a record's head in front of the body, the record that counts. After an error the old one does.
+func (f *locked) write(b []byte) error {
+	want := sizeFor(len(b) - recordSize)
+	var err error
+	switch {
+	case f.size == 0:
+		if err = f.begin(want); err == nil {
+			err = f.put(b)
+		}
+	case f.seq == 0 || f.size < want || f.size > 8*want: // begun and never finished, too small, or far too large
+		err = f.replace(b, want)
+	default:
+		err = f.put(b)
+	}
+	if err != nil {
+		return f.d.trouble(f.name, err)
+	}
+	return nil
+}
+
+// keep is write that also survives a crash of the machine.
+func (f *locked) keep(b []byte) error {
+	if err := f.write(b); err != nil {
+		return err
+	}
+	if err := unix.Fsync(f.fd); err != nil {
+		return f.d.trouble(f.name, err)
+	}
+	return nil
+}
+
+// begin makes room for the first record.
+func (f *locked) begin(size int) error {
+	if err := unix.Ftruncate(f.fd, int64(size)); err != nil {
+		return err
+	}
+	if f.d.group {
+		if err := unix.Fchmod(f.fd, f.d.fileMode()); err != nil { // the umask may have taken something away
+			return err
+		}
+	}
+	f.size = size
+	return writeAt(f.fd, header(markNone), 0)
+}
+
+// put fills the slot that does not count, and makes it the one that does.
+func (f *locked) put(b []byte) error {
+	seal(b, f.seq+1)
+	if err := writeAt(f.fd, b, slotAt(f.seq+1, f.size)); err != nil {
+		return err
+	}
+	if err := writeAt(f.fd, []byte{markOf(f.seq + 1)}, len(signature)); err != nil {
+		return err
+	}
+	f.seq++
+	return nil
+}
+
+// replace puts a file of another size in the place of this one.
+func (f *locked) replace(b []byte, size int) error {
+	temp := newPrefix + f.name
+	fd, err := openAt(f.d.fd, temp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|openFlags, f.d.fileMode())
+	if err != nil {
+		return err
+	}
+	next := locked{d: f.d, name: temp, fd: fd, seq: f.seq}
+	defer next.close()
+	if err := next.begin(size); err != nil {
+		return err
+	}
+	if err := next.put(b); err != nil {
+		return err
+	}
+	return unix.Renameat(f.d.fd, temp, f.d.fd, f.name)
+}
+
+func (f *locked) close() {
+	if f.fd >= 0 {
+		_ = unix.Close(f.fd)
+	}
+	f.fd = -1
+}
+
+// peek reads a file without waiting for whoever works on it: what it says was so a moment ago.
+func (d *dir) peek(name string) (seq uint64, body []byte, err error) {
+	fd, err := openAt(d.fd, name, unix.O_RDONLY|openFlags, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return 0, nil, errMissing
+	case err != nil:
+		return 0, nil, d.trouble(name, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var last []byte
+	for i := range 1000 {
+		if i > 2 {
+			time.Sleep(10 * time.Microsecond)
+		}
+		var s unix.Stat_t
+		if err := unix.Fstat(fd, &s); err != nil {
+			return 0, nil, d.trouble(name, err)
+		}
+		data, err := readAll(fd, make([]byte, s.Size))
+		if err != nil {
+			return 0, nil, d.trouble(name, err)
+		}
+		if last != nil && bytes.Equal(data, last) { // nobody wrote meanwhile
+			if seq, body, err = parse(data); err != nil {
+				err = d.damaged(name, err)
+			}
+			return seq, body, err
+		}
+		last = data
+	}
+	return 0, nil, d.trouble(name, errors.New("it is written all the time"))
+}

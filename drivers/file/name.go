@@ -1,0 +1,47 @@
+package file
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// What is in a directory of locks. The name of a key's file never begins with a dot, so that the rest cannot be taken for one.
+const (
+	suffix    = ".dlock"    // ends the name of a key's file
+	aboutName = ".dlock"    // what the directory knows of itself
+	boxPrefix = ".dlock-w-" // the mailbox of a process that waits
+	newPrefix = ".dlock-n-" // a key's file that is being replaced by a larger or smaller one
+)
+
+// readable is how long the readable part of a name may be. With everything around it, a name stays below the 143 bytes that
+// encrypted file systems allow.
+const readable = 120
+
+// fileName returns the name of key's file. Small letters, digits, '-', '_' and '.' stand for themselves; every other byte is written %xx, capital
+// letters too, because file systems may take 'A' for 'a'. A name that would become too long ends in a hash instead, behind a '~' that no other
+// name has. The key itself is in the file, and compared.
+func fileName(key string) string {
+	var b strings.Builder
+	b.Grow(len(key) + len(suffix))
+	for i := 0; i < len(key) && b.Len() <= readable; i++ {
+		if c := key[i]; plain(c) && (c != '.' || i > 0) {
+			b.WriteByte(c)
+		} else {
+			b.WriteString("%" + hex.EncodeToString([]byte{c}))
+		}
+	}
+	name := b.String()
+	if len(name) > readable {
+		sum := sha256.Sum256([]byte(key))
+		name = name[:readable-2*len(sum)-1] + "~" + hex.EncodeToString(sum[:])
+	}
+	return name + suffix
+}
+
+func plain(c byte) bool {
+	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
+}
+
+// isKeyFile reports whether name is that of a key's file.
+func isKeyFile(name string) bool { return strings.HasSuffix(name, suffix) && name[0] != '.' }

@@ -1,0 +1,42 @@
+package file
+
+import (
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// monotonicClock stands still while the machine sleeps, and so do all who hold or want a lock here.
+const monotonicClock = unix.CLOCK_UPTIME_RAW
+
+// bootID tells one boot of the machine from another.
+func bootID() (string, error) { return unix.Sysctl("kern.bootsessionuuid") }
+
+// makeFIFO goes by the path, as there is no mkfifoat. The directory has just been found to be ours.
+func (d *dir) makeFIFO(name string) error {
+	return unix.Mkfifo(filepath.Join(d.path, name), d.fileMode())
+}
+
+// fsKind is a kind of file system.
+type fsKind struct {
+	name    string
+	network bool // other machines may have it too
+	memory  bool // it is gone after a restart
+}
+
+func fileSystem(fd int) (fsKind, error) {
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(fd, &s); err != nil {
+		return fsKind{}, err
+	}
+	name := unix.ByteSliceToString(s.Fstypename[:])
+	return fsKind{
+		name:    name,
+		network: s.Flags&unix.MNT_LOCAL == 0 || slices.Contains([]string{"nfs", "smbfs", "afpfs", "webdav"}, name),
+		memory:  name == "tmpfs",
+	}, nil
+}
+
+// clockShifted is about time namespaces, which there are none of.
+func clockShifted() bool { return false }
