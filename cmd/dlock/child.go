@@ -54,7 +54,6 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 
 // attend does what has to be done until the command has ended.
 func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, signals <-chan os.Signal) error {
-	var interrupted bool
 	var kill <-chan time.Time
 	lost := lease.Done()
 	for {
@@ -63,9 +62,8 @@ func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, sign
 			if kill != nil {
 				fam.outlive(kill)
 			}
-			return status(err, interrupted)
+			return status(err, !fam.group)
 		case s := <-signals:
-			interrupted = interrupted || s == os.Interrupt && !fam.group
 			fam.pass(s)
 		case <-lost:
 			complain(fmt.Errorf("stopping the command: %w", lease.Err()))
@@ -98,7 +96,7 @@ func cannotStart(err error) error {
 }
 
 // status turns what Wait returned into our own exit.
-func status(err error, interrupted bool) error {
+func status(err error, onTerminal bool) error {
 	var failed *exec.ExitError
 	switch {
 	case err == nil:
@@ -107,7 +105,7 @@ func status(err error, interrupted bool) error {
 		return exit{code: exitCannotRun, err: err}
 	}
 	if w, ok := failed.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-		return exit{code: exitSignal + number(w.Signal()), interrupted: interrupted && w.Signal() == syscall.SIGINT}
+		return exit{code: exitSignal + number(w.Signal()), interrupted: onTerminal && w.Signal() == syscall.SIGINT}
 	}
 	return exit{code: failed.ExitCode()}
 }

@@ -130,9 +130,17 @@ func (p *process) end() int {
 	return p.ProcessState.ExitCode()
 }
 
+// loop is a shell script that says ready and runs until a trap ends it, or for a minute.
+const loop = "echo ready; i=0; while [ $i -lt 3000 ]; do sleep 0.02; i=$((i+1)); done"
+
 // stores are the ways in which two processes can share locks: for each, the variables that name it.
 func stores(t *testing.T, f func(t *testing.T, env []string)) {
+	t.Run("file", func(t *testing.T) { f(t, fileStore(t)) })
 	t.Run("redis", func(t *testing.T) { f(t, redisStore(t)) })
+}
+
+func fileStore(t *testing.T) []string {
+	return []string{"DLOCK_DRIVER=file", "DLOCK_DSN=file://" + t.TempDir() + "/locks"}
 }
 
 func redisStore(t *testing.T) []string {

@@ -126,4 +126,3 @@ func TestBackendTroubleIs69(t *testing.T) {
 		t.Errorf("got %+v, want code 69 and the reason", got)
 	}
 }
-

@@ -15,7 +15,7 @@ import (
 )
 
 // defaultDriver is used when nothing else is said.
-const defaultDriver = "memory"
+const defaultDriver = "file"
 
 // askLimit is how long a subcommand that only looks waits for the backend.
 const askLimit = 10 * time.Second

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stubborn is a script whose process, child and child in a session of its own ignore SIGTERM. It prints their three ids.
+const stubborn = `trap "" TERM; sleep 60 & a=$!; setsid sleep 60 & echo ids $$ $a $!; exec sleep 60`
+
+// idsIn reads what stubborn prints.
+func idsIn(t *testing.T, line string) []int {
+	t.Helper()
+	pids := make([]int, 3)
+	if _, err := fmt.Sscanf(line, "ids %d %d %d", &pids[0], &pids[1], &pids[2]); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	t.Cleanup(func() {
+		for _, pid := range running(pids) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	return pids
+}
+
+// running reports which of the processes run. One that ended and was not waited for, as in a container without an init, does not.
+func running(pids []int) (left []int) {
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if os.IsNotExist(err) && syscall.Kill(pid, 0) != nil {
+			continue
+		}
+		if _, after, ok := strings.Cut(string(stat), ") "); !ok || after[0] != 'Z' && after[0] != 'X' {
+			left = append(left, pid)
+		}
+	}
+	return left
+}
+
+func TestLossStopsTheChildAndIs76(t *testing.T) {
+	for name, trap := range map[string]string{
+		"a child that ends at SIGTERM": "trap 'echo term; exit 0' TERM; ",
+		"a child that ignores SIGTERM": "trap 'echo term' TERM; ",
+	} {
+		got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "300ms", "--", "sh", "-c", trap+loop))
+		if got.code != 76 || !strings.HasPrefix(got.out, "ready\nterm\n") || !strings.Contains(got.err, "ownership lost") {
+			t.Errorf("%s: %+v, want code 76 after SIGTERM", name, got)
+		}
+	}
+}
+
+func TestABreakFromOutsideEndsEverythingThatTheChildStarted(t *testing.T) {
+	stores(t, func(t *testing.T, env []string) {
+		p := begin(t, with(command(t, "run", "demo", "--ttl", "1s", "--kill-after", "200ms", "--", "sh", "-c", stubborn), env...))
+		pids := idsIn(t, p.line())
+		if got := finish(t, with(command(t, "break", "demo", "--yes"), env...)); got.code != 0 {
+			t.Fatalf("break: %+v", got)
+		}
+		if got := p.end(); got != 76 {
+			t.Errorf("exit code %d, want 76", got)
+		}
+		if left := running(pids); left != nil {
+			t.Errorf("of the processes %v there still run %v when dlock has ended", pids, left)
+		}
+	})
+}
+
+func TestWhatACommandLeavesRunningMayFinishItsWorkAfterALoss(t *testing.T) {
+	// The command ends at SIGTERM; its child takes a moment to clean up.
+	script := `trap 'exit 0' TERM; sh -c 'trap "sleep 0.3; echo cleaned; exit" TERM; ` + loop + `' & wait`
+	got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "20s", "--", "sh", "-c", script))
+	if got.code != 76 || got.out != "ready\ncleaned\n" {
+		t.Errorf("%+v, want code 76 after the clean-up", got)
+	}
+}
+
+func TestAKilledDlockTakesEverythingWithIt(t *testing.T) {
+	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", stubborn))
+	pids := idsIn(t, p.line())
+	p.signal(syscall.SIGKILL)
+	eventually(t, "all that the command started has ended", func() bool { return running(pids) == nil })
+}
+
+func TestTheNextRunStartsSoonAfterItsHolderWasKilled(t *testing.T) {
+	stores(t, func(t *testing.T, env []string) {
+		const ttl = 2 * time.Second
+		p := begin(t, with(command(t, "run", "demo", "--ttl", ttl.String(), "--", "sh", "-c", loop), env...))
+		p.expect("ready")
+		next := begin(t, with(command(t, "run", "demo", "--", "echo", "mine"), env...))
+		eventually(t, "the next one waits", func() bool {
+			return len(inspected(t, "demo", env).Waiters) == 1
+		})
+		p.signal(syscall.SIGKILL)
+		killed := time.Now()
+		next.expect("mine")
+		if took := time.Since(killed); took > ttl+time.Second {
+			t.Errorf("the next run began %v after its holder was killed, want at most the TTL of %v and a second", took, ttl)
+		}
+	})
+}
+
+func TestSignalsGoToTheChild(t *testing.T) {
+	for s, want := range map[syscall.Signal]int{
+		syscall.SIGINT: 5, syscall.SIGTERM: 6, syscall.SIGHUP: 7, syscall.SIGQUIT: 8, syscall.SIGUSR1: 9, syscall.SIGUSR2: 10,
+	} {
+		p := begin(t, command(t, "run", "demo", "--", "sh", "-c",
+			"trap 'exit 5' INT; trap 'exit 6' TERM; trap 'exit 7' HUP; trap 'exit 8' QUIT; trap 'exit 9' USR1; trap 'exit 10' USR2; "+loop))
+		p.expect("ready")
+		p.signal(s)
+		if got := p.end(); got != want {
+			t.Errorf("%v: exit code %d, want the child's %d", s, got, want)
+		}
+	}
+}
+
+func TestSIGTERMReachesWhatTheChildStarted(t *testing.T) {
+	// A shell that waits for a command does not hand SIGTERM on.
+	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `sh -c 'trap "echo inner; exit" TERM; `+loop+`'; echo not reached`))
+	p.expect("ready")
+	p.signal(syscall.SIGTERM)
+	p.expect("inner")
+	if got := p.end(); got != 128+15 {
+		t.Errorf("exit code %d, want 143", got)
+	}
+}
+
+func TestWhatDlockIsToldToIgnoreItsChildIgnores(t *testing.T) {
+	cmd := command(t)
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `trap '' HUP; exec "$0" "$@"`, cmd.Path, "run", "demo", "--", "sh", "-c", "kill -HUP $$ $PPID; echo here"}
+	if got := finish(t, cmd); got.code != 0 || got.out != "here\n" {
+		t.Errorf("under nohup: %+v, want SIGHUP to do nothing", got)
+	}
+}
+
+func TestSignalEndsTheWait(t *testing.T) {
+	p := begin(t, command(t, "run", "demo", "--driver", "never", "--", "echo", "ran"))
+	p.expect("waiting")
+	p.signal(syscall.SIGTERM)
+	rest, _ := p.out.ReadString('\n')
+	if got, want := p.end(), 128+15; got != want || rest != "" {
+		t.Errorf("exit code %d after %q, want %d and nothing run", got, rest, want)
+	}
+}
+
+func TestNothingIsLeftOfARunThatIsOver(t *testing.T) {
+	// The guard, too, has neither stdout nor a life of its own.
+	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `echo "$DLOCK_RUN"`))
+	mark := p.line()
+	if _, err := p.out.ReadString('\n'); err == nil || p.end() != 0 {
+		t.Errorf("more than a line on stdout, or exit code %d", p.ProcessState.ExitCode())
+	}
+	eventually(t, "the guard has gone", func() bool { return !anyArgument(mark) })
+}
+
+// anyArgument reports whether a process has arg on its command line.
+func anyArgument(arg string) bool {
+	files, _ := os.ReadDir("/proc")
+	for _, f := range files {
+		if line, err := os.ReadFile("/proc/" + f.Name() + "/cmdline"); err == nil && strings.Contains(string(line), arg+"\x00") {
+			return true
+		}
+	}
+	return false
+}
