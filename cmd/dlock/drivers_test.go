@@ -24,11 +24,13 @@ var testDrivers = map[string]opener{
 		}
 		return b
 	},
-	"down":  func(b *memory.Backend) driver.Backend { return down{b} },
-	"lossy": func(b *memory.Backend) driver.Backend { return lossy{b} },
-	"audit": func(b *memory.Backend) driver.Backend { return audit{b} },
-	"plain": func(b *memory.Backend) driver.Backend { return plain{b} },
-	"never": func(b *memory.Backend) driver.Backend { return never{b} },
+	"down":   func(b *memory.Backend) driver.Backend { return down{b} },
+	"lossy":  func(b *memory.Backend) driver.Backend { return lossy{b} },
+	"audit":  func(b *memory.Backend) driver.Backend { return audit{b} },
+	"plain":  func(b *memory.Backend) driver.Backend { return plain{b} },
+	"ill":    func(b *memory.Backend) driver.Backend { return finding{b, "error"} },
+	"unwell": func(b *memory.Backend) driver.Backend { return finding{b, "warning"} },
+	"never":  func(b *memory.Backend) driver.Backend { return never{b} },
 }
 
 // down refuses everything.
@@ -78,4 +80,14 @@ func (never) Wait(ctx context.Context, _ driver.Claim) (driver.Grant, error) {
 	fmt.Println("waiting")
 	<-ctx.Done()
 	return driver.Grant{}, errors.Join(ctx.Err(), driver.ErrHeld)
+}
+
+// finding has a doctor who finds something.
+type finding struct {
+	*memory.Backend
+	level string
+}
+
+func (f finding) Diagnose(context.Context) ([]driver.Finding, error) {
+	return []driver.Finding{{ID: "test", Level: f.level, Text: "it hurts", Advice: "rest"}}, nil
 }

@@ -62,7 +62,7 @@ func (t *topper) run(cmd *cobra.Command) error {
 	if t.interval < 10*time.Millisecond {
 		return exit{code: exitUsage, err: fmt.Errorf("--interval is %v; it must be 10ms or more", t.interval)}
 	}
-	if !t.json && !(term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))) {
+	if !t.json && (!term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd()))) {
 		return exit{code: exitUsage, err: errors.New("top wants a terminal; use --json, or dlock ls")}
 	}
 	st, err := t.s.open(cmd)

@@ -149,7 +149,7 @@ func (v *topView) draw(width, height int) []string {
 	for _, r := range rows {
 		waiting += len(r.Waiters)
 	}
-	lines := []string{fit(fmt.Sprintf("%s  %d locks, %d waiting  %s", v.title, len(rows), waiting, v.look.at.Format(time.TimeOnly)), width)}
+	lines := []string{fit(fmt.Sprintf("%s  locks: %d  waiting: %d  %s", v.title, len(rows), waiting, v.look.at.Format(time.TimeOnly)), width)}
 	table := layout(rows, now, width)
 	lines = append(lines, "\x1b[1m"+table[0]+"\x1b[0m")
 	room := max(height-3, 1)

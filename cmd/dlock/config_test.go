@@ -1,0 +1,111 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// configFile writes a file for --config.
+func configFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "dlock.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
+	file := configFile(t, "driver: audit\nprefix: 'file:'\ndefault_ttl: 20s\n")
+	for _, c := range []struct{ args, env, want string }{
+		{"", "", "acquire file:demo 20s"},
+		{"", "DLOCK_PREFIX=env: DLOCK_DEFAULT_TTL=21s", "acquire env:demo 21s"},
+		{"--prefix flag:", "DLOCK_PREFIX=env:", "acquire flag:demo 20s"},
+		{"--prefix=", "DLOCK_PREFIX=env:", "acquire demo 20s"},
+		{"--ttl 22s", "DLOCK_DEFAULT_TTL=21s", "acquire file:demo 22s"},
+	} {
+		args := append(append([]string{"run", "demo"}, strings.Fields(c.args)...), "--", "true")
+		got := finish(t, with(command(t, args...), append(strings.Fields(c.env), "DLOCK_DRIVER=", "DLOCK_CONFIG="+file)...))
+		if first, _, _ := strings.Cut(got.out, "\n"); got.code != 0 || first != c.want {
+			t.Errorf("%s %s: %+v, want %q", c.args, c.env, got, c.want)
+		}
+	}
+	got := finish(t, with(command(t, "run", "demo", "--config", file, "--", "true"), "DLOCK_DRIVER=", "DLOCK_CONFIG=/nowhere"))
+	if got.code != 0 || !strings.HasPrefix(got.out, "acquire file:demo 20s") {
+		t.Errorf("--config against DLOCK_CONFIG: %+v", got)
+	}
+}
+
+func TestWithoutSettingsLocksAreTheUsersOwnFiles(t *testing.T) {
+	home := "XDG_STATE_HOME=" + t.TempDir()
+	script := `"$0" inspect demo >/dev/null && "$0" ls`
+	got := finish(t, with(command(t, "run", "demo", "--", "sh", "-c", script, os.Args[0]), home, "DLOCK_DRIVER="))
+	if got.code != 0 || !strings.Contains(got.out, "\ndemo ") {
+		t.Errorf("%+v, want the lock seen by another process", got)
+	}
+}
+
+func TestABadConfigurationIs64AndNamesTheSetting(t *testing.T) {
+	for text, want := range map[string]string{
+		"driver: memory\ncolour: red\nsize: 3\n": `unknown key "colour", "size"; accepted: driver, dsn, prefix`,
+		"max_retries: often":                     "max_retries must be a whole number",
+		"default_ttl: 5":                         "default_ttl must be a duration such as 30s",
+		"reentrant: perhaps":                     "reentrant must be true or false",
+		"driver: [a]":                            "driver must be a single value",
+		"driver: memory\ndriver: file":           "driver is given twice",
+		"- driver":                               "want lines such as driver: redis",
+		"driver: 'memory\n":                      "not YAML",
+		"default_ttl: 1ms":                       "DefaultTTL is 1ms",
+	} {
+		got := finish(t, command(t, "run", "demo", "--config", configFile(t, text), "--", "true"))
+		if got.code != 64 || !strings.Contains(got.err, want) {
+			t.Errorf("%q: %+v, want code 64 and %q", text, got, want)
+		}
+	}
+	got := finish(t, command(t, "ls", "--config", "/nowhere/dlock.yaml"))
+	if want := "dlock: config file /nowhere/dlock.yaml: no such file"; got.code != 64 || !strings.HasPrefix(got.err, want) {
+		t.Errorf("no file: %+v, want %q", got, want)
+	}
+	got = finish(t, with(command(t, "ls"), "DLOCK_RENEW_INTERVAL=soon"))
+	if want := "dlock: DLOCK_RENEW_INTERVAL must be a duration"; got.code != 64 || !strings.HasPrefix(got.err, want) {
+		t.Errorf("a bad variable: %+v, want %q", got, want)
+	}
+	if got := finish(t, command(t, "ls", "--config", configFile(t, "# nothing\ndsn:\n"))); got.code != 0 {
+		t.Errorf("a file with nothing in it: %+v", got)
+	}
+}
+
+// canary is in the password of every DSN of the test below.
+const canary = "s3cretcanary"
+
+func TestSecretsAreNeverShown(t *testing.T) {
+	good := "redis://app:" + canary + "@127.0.0.1:1/0"
+	for _, dsn := range []string{good, "redis://app:" + canary + "@host:port", "redis://app:" + canary + "@127.0.0.1:1?colour=" + canary, "*" + canary, canary} {
+		for _, args := range []string{
+			"run demo -- true", "run demo -v -- true", "ls", "ls --json", "inspect demo", "break demo --yes", "doctor", "doctor --json", "top --json -c 1",
+			"--help", "run --help", "__complete inspect d",
+		} {
+			for _, give := range []func() result{
+				func() result {
+					return finish(t, with(command(t, strings.Fields(args)...), "DLOCK_DRIVER=redis", "DLOCK_DSN="+dsn))
+				},
+				func() result {
+					flags := []string{"--driver", "redis", "--config", configFile(t, "dsn: "+dsn+"\nowner: 3\n")}
+					return finish(t, command(t, append(flags, strings.Fields(args)...)...))
+				},
+			} {
+				if got := give(); strings.Contains(got.out+got.err, canary) {
+					t.Errorf("%s with %s: %+v", args, dsn, got)
+				}
+			}
+		}
+	}
+	got := finish(t, command(t, "ls", "--config", configFile(t, "driver: redis\n\tdsn: "+good+"\n")))
+	if got.code != 64 || strings.Contains(got.err, canary) {
+		t.Errorf("a file that is not YAML: %+v", got)
+	}
+}
