@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // about is what a directory knows of itself.
@@ -161,15 +163,16 @@ func (d *dir) raiseFloor(f *locked, a *about, names []string) error {
 
 // tidy removes one file if nobody needs it.
 func (d *dir) tidy(name string, floor uint64) {
-	if isBox(name) {
-		if d.deadBox(name) {
-			_ = d.remove(name)
-		}
-		return
+	switch {
+	case isBox(name) && d.deadBox(name), isLeftover(name) && d.old(name):
+		_ = d.remove(name)
+	case isKeyFile(name):
+		d.tidyKey(name, floor)
 	}
-	if !isKeyFile(name) {
-		return
-	}
+}
+
+// tidyKey removes a key's file if nobody holds the key or waits for it.
+func (d *dir) tidyKey(name string, floor uint64) {
 	f, err := d.tryLock(name, false)
 	if err != nil || f == nil {
 		return
@@ -181,9 +184,14 @@ func (d *dir) tidy(name string, floor uint64) {
 	}
 	s.settle(d.boot, monotonic())
 	if s.holder == "" && !s.awaited(monotonic()) && s.fence <= floor {
-		_ = d.remove(newPrefix + name)
 		_ = d.remove(name)
 	}
+}
+
+// old reports whether a file was made long ago. Nobody takes that long for what is done with it.
+func (d *dir) old(name string) bool {
+	var s unix.Stat_t
+	return fstatAt(d.fd, name, &s) == nil && time.Since(time.Unix(s.Mtim.Unix())) > time.Hour
 }
 
 // tryLock is lock that does not wait: no file is the answer when another process works on it.

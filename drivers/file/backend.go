@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +53,7 @@ func newBackend(where place) (driver.Backend, error) {
 // isHome reports whether path can keep the locks of a user: a directory of its own, and of this machine.
 func isHome(path string, uid int) bool {
 	var s unix.Stat_t
-	if unix.Stat(path, &s) != nil || s.Mode&unix.S_IFMT != unix.S_IFDIR || int(s.Uid) != uid {
+	if !filepath.IsAbs(path) || unix.Stat(path, &s) != nil || s.Mode&unix.S_IFMT != unix.S_IFDIR || int(s.Uid) != uid {
 		return false
 	}
 	f, err := os.Open(path)

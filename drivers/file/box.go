@@ -3,9 +3,7 @@
 package file
 
 import (
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -98,9 +96,7 @@ func (m *mail) close() {
 // makeBox makes a mailbox. Somebody who sweeps may remove it before we read from it, in which case it is made again.
 func (d *dir) makeBox() (*box, error) {
 	for {
-		var raw [12]byte
-		_, _ = rand.Read(raw[:])
-		name := boxPrefix + hex.EncodeToString(raw[:])
+		name := boxPrefix + randomName()
 		if err := d.makeFIFO(name); err != nil {
 			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 				return nil, fmt.Errorf("named pipes: %w", errors.ErrUnsupported)

@@ -6,29 +6,16 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/dlock-go/dlock/dlocktest"
 	"github.com/dlock-go/dlock/driver"
-	filedriver "github.com/dlock-go/dlock/drivers/file"
 )
-
-// open returns a client of the locks in dir.
-func open(t testing.TB, dir string) driver.Backend {
-	t.Helper()
-	b, err := filedriver.New(dir)
-	if err != nil {
-		t.Fatalf("New(%q) = %v, want nil", dir, err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
 
 // store is a directory of its own. In an outage a plain file is in its place.
 func store(t *testing.T) dlocktest.Store {
-	dir := filepath.Join(t.TempDir(), "locks")
+	dir := newDir(t)
 	away := dir + ".away"
 	must := func(err error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -38,7 +25,7 @@ func store(t *testing.T) dlocktest.Store {
 	return dlocktest.Store{
 		Open:   func(t testing.TB) driver.Backend { return open(t, dir) },
 		Driver: "file", DSN: "file://" + dir,
-		Delete: func(key string) { must(os.Remove(filepath.Join(dir, filedriver.FileName(key)))) },
+		Delete: func(key string) { must(os.Remove(path(dir, key))) },
 		Outage: func(down bool) {
 			_, err := os.Stat(away)
 			switch isDown := err == nil; {

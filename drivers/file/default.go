@@ -9,17 +9,18 @@ import (
 )
 
 // defaultPlace is the user's own directory of locks. Every process of the user must come to the same one, however little there is in its environment.
-func defaultPlace() (place, error) {
-	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
-		return place{path: filepath.Join(state, "dlock"), parents: true}, nil
+func defaultPlace(getenv func(string) string, uid int) place {
+	if state := getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return place{path: filepath.Join(state, "dlock"), parents: true}
 	}
-	uid := os.Geteuid()
-	for _, home := range []func(int) string{func(int) string { return os.Getenv("HOME") }, homeOf} {
-		if h := home(uid); filepath.IsAbs(h) && isHome(h, uid) {
-			return place{path: filepath.Join(h, ".local", "state", "dlock"), parents: true}, nil
-		}
+	home := getenv("HOME")
+	if !isHome(home, uid) {
+		home = homeOf(uid)
 	}
-	return place{path: "/tmp/dlock-" + strconv.Itoa(uid)}, nil
+	if !isHome(home, uid) {
+		return place{path: "/tmp/dlock-" + strconv.Itoa(uid)}
+	}
+	return place{path: filepath.Join(home, ".local", "state", "dlock"), parents: true}
 }
 
 // homeOf returns the home directory of a user as the machine's own list of users has it, or nothing.

@@ -24,13 +24,16 @@ type dir struct {
 	boot  string
 }
 
+// thisBoot is changed by tests that restart the machine.
+var thisBoot = bootID
+
 const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 
 // openDir opens the directory, makes it if it is missing, and refuses one that others could tamper with.
 func openDir(where place) (*dir, error) {
 	d := &dir{path: where.path, group: where.group}
 	var err error
-	if d.boot, err = bootID(); err != nil {
+	if d.boot, err = thisBoot(); err != nil {
 		return nil, fmt.Errorf("which boot of the machine this is: %w", err)
 	}
 	d.fd, err = openAt(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0)

@@ -53,8 +53,14 @@ func (b *backend) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 // examine looks at the directory and the clock. What makes a directory unusable was found when it was opened.
 func (d *dir) examine(add func(id, level, text, advice string)) {
 	add("file-directory", "info", "locks are in "+d.path, "")
-	if d.stat.Mode&0o007 != 0 || !d.group && d.stat.Mode&0o070 != 0 {
-		add("file-readable", "warning", "others can read the names of the locks in "+d.path, "chmod it to 0700, or to 2770 with group=on")
+	var s unix.Stat_t
+	switch err := unix.Fstat(d.fd, &s); {
+	case err != nil:
+		add("file-mode", "warning", d.path+": its mode cannot be told: "+err.Error(), "")
+	case s.Mode&0o002 != 0 || !d.group && s.Mode&0o020 != 0:
+		add("file-mode", "error", "others can write to "+d.path+", and remove or forge locks", "chmod it to 0700, or to 2770 with group=on")
+	case s.Mode&0o005 != 0 || !d.group && s.Mode&0o050 != 0:
+		add("file-mode", "warning", "others can read the names of the locks in "+d.path, "chmod it to 0700, or to 2770 with group=on")
 	}
 	if clockShifted() {
 		add("file-clock", "error", "this process is in a time namespace: its clock is not the machine's", "share the directory only with processes of the same time namespace")

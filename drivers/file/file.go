@@ -59,6 +59,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/dlock-go/dlock/driver"
@@ -128,7 +129,7 @@ var errRelative = errors.New("file: the directory must be an absolute path: proc
 func placeOf(dir string) (place, error) {
 	switch {
 	case dir == "":
-		return defaultPlace()
+		return defaultPlace(os.Getenv, os.Geteuid()), nil
 	case !filepath.IsAbs(dir):
 		return place{}, errRelative
 	}

@@ -25,7 +25,7 @@ type locked struct {
 var errMissing = errors.New("there is no such file")
 
 // lock opens a file and gets its flock. A file may be removed or replaced before we have it, which whoever does it does under the flock: then
-// the one we opened has no name left, and we begin again.
+// its name leads elsewhere, and we begin again.
 func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, create bool) (*locked, error) {
 	for {
 		f, err := d.open(name, create)
@@ -48,10 +48,15 @@ func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, creat
 
 func (d *dir) open(name string, create bool) (*locked, error) {
 	flags := unix.O_RDWR | openFlags
-	if create {
+	if create && !d.group {
 		flags |= unix.O_CREAT
 	}
 	fd, err := openAt(d.fd, name, flags, d.fileMode())
+	if create && errors.Is(err, unix.ENOENT) {
+		if err = d.makeShared(name); err == nil {
+			fd, err = openAt(d.fd, name, flags, 0)
+		}
+	}
 	switch {
 	case errors.Is(err, unix.ENOENT) && !create:
 		return nil, errMissing
@@ -61,17 +66,47 @@ func (d *dir) open(name string, create bool) (*locked, error) {
 	return &locked{d: d, name: name, fd: fd}, nil
 }
 
+// makeShared makes an empty file for the group to share. It has its mode before it has its name, so that nobody is refused meanwhile.
+func (d *dir) makeShared(name string) error {
+	temp, fd, err := d.makeTemp()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.remove(temp); _ = unix.Close(fd) }()
+	if err := unix.Linkat(d.fd, temp, d.fd, name, 0); !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}
+
+// makeTemp makes an empty file under a name that nobody looks for, with the mode that it is to have whatever the umask is.
+func (d *dir) makeTemp() (name string, fd int, err error) {
+	name = newPrefix + randomName()
+	fd, err = openAt(d.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|openFlags, d.fileMode())
+	if err != nil {
+		return "", -1, err
+	}
+	if err := unix.Fchmod(fd, d.fileMode()); err != nil {
+		_ = unix.Close(fd)
+		_ = d.remove(name)
+		return "", -1, err
+	}
+	return name, fd, nil
+}
+
 // read takes in what the file says, and reports whether the file is gone.
 func (f *locked) read() (gone bool, err error) {
-	var s unix.Stat_t
+	var s, named unix.Stat_t
 	if err := unix.Fstat(f.fd, &s); err != nil {
 		return false, f.d.trouble(f.name, err)
 	}
-	switch {
+	switch err := fstatAt(f.d.fd, f.name, &named); {
+	case errors.Is(err, unix.ENOENT), err == nil && (named.Ino != s.Ino || named.Dev != s.Dev):
+		return true, nil
+	case err != nil:
+		return false, f.d.trouble(f.name, err)
 	case s.Mode&unix.S_IFMT != unix.S_IFREG:
 		return false, f.d.damaged(f.name, errSignature)
-	case s.Nlink == 0:
-		return true, nil
 	}
 	data, err := readAll(f.fd, make([]byte, s.Size))
 	if err != nil {
@@ -136,11 +171,6 @@ func (f *locked) begin(size int) error {
 	if err := unix.Ftruncate(f.fd, int64(size)); err != nil {
 		return err
 	}
-	if f.d.group {
-		if err := unix.Fchmod(f.fd, f.d.fileMode()); err != nil { // the umask may have taken something away
-			return err
-		}
-	}
 	f.size = size
 	return writeAt(f.fd, header(markNone), 0)
 }
@@ -160,26 +190,31 @@ func (f *locked) put(b []byte) error {
 
 // replace puts a file of another size in the place of this one.
 func (f *locked) replace(b []byte, size int) error {
-	temp := newPrefix + f.name
-	fd, err := openAt(f.d.fd, temp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|openFlags, f.d.fileMode())
+	temp, fd, err := f.d.makeTemp()
 	if err != nil {
 		return err
 	}
 	next := locked{d: f.d, name: temp, fd: fd, seq: f.seq}
 	defer next.close()
-	if err := next.begin(size); err != nil {
-		return err
+	if err = next.begin(size); err == nil {
+		err = next.put(b)
 	}
-	if err := next.put(b); err != nil {
-		return err
+	if err == nil {
+		err = unix.Renameat(f.d.fd, temp, f.d.fd, f.name)
 	}
-	return unix.Renameat(f.d.fd, temp, f.d.fd, f.name)
+	if err != nil {
+		_ = f.d.remove(temp)
+	}
+	return err
 }
 
+// close gives the flock back. Closing alone might leave it to a child that is just being started and has the descriptor until it runs.
 func (f *locked) close() {
-	if f.fd >= 0 {
-		_ = unix.Close(f.fd)
+	if f.fd < 0 {
+		return
 	}
+	_ = flock(f.fd, unix.LOCK_UN)
+	_ = unix.Close(f.fd)
 	f.fd = -1
 }
 

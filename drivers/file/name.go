@@ -1,6 +1,7 @@
 package file
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -11,7 +12,7 @@ const (
 	suffix    = ".dlock"    // ends the name of a key's file
 	aboutName = ".dlock"    // what the directory knows of itself
 	boxPrefix = ".dlock-w-" // the mailbox of a process that waits
-	newPrefix = ".dlock-n-" // a key's file that is being replaced by a larger or smaller one
+	newPrefix = ".dlock-n-" // a file that is being made, to be put in its place when it is ready
 )
 
 // readable is how long the readable part of a name may be. With everything around it, a name stays below the 143 bytes that
@@ -32,7 +33,10 @@ func fileName(key string) string {
 		}
 	}
 	name := b.String()
-	if len(name) > readable {
+	switch {
+	case name == "":
+		name = "~" // no key is empty, but the name must be no other file's
+	case len(name) > readable:
 		sum := sha256.Sum256([]byte(key))
 		name = name[:readable-2*len(sum)-1] + "~" + hex.EncodeToString(sum[:])
 	}
@@ -45,3 +49,13 @@ func plain(c byte) bool {
 
 // isKeyFile reports whether name is that of a key's file.
 func isKeyFile(name string) bool { return strings.HasSuffix(name, suffix) && name[0] != '.' }
+
+// isLeftover reports whether name is that of a file which never got its own.
+func isLeftover(name string) bool { return strings.HasPrefix(name, newPrefix) }
+
+// randomName returns a name that nobody else has.
+func randomName() string {
+	var raw [12]byte
+	_, _ = rand.Read(raw[:]) // never fails; see crypto/rand
+	return hex.EncodeToString(raw[:])
+}

@@ -1,0 +1,194 @@
+//go:build linux || darwin
+
+package file_test
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	filedriver "github.com/dlock-go/dlock/drivers/file"
+)
+
+// late is how late a busy machine may be.
+const late = 2 * time.Second
+
+func TestTheNextOwnerHasAKilledHoldersLockAfterTheTTL(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	holder := startChild(t, "hold", dir)
+	var start int64
+	var fence uint64
+	holder.says(t, "granted", &start, &fence)
+	got := enqueue(t, open(t, dir), claim("k", "next", ample))
+	holder.kill()
+	g := within(t, childTTL+late, "the next owner has the lock", got)
+	expiry := time.Duration(start-filedriver.Monotonic()) + childTTL + time.Since(g.at)
+	if expiry > 0 {
+		t.Errorf("the next owner had the lock %v before the killed holder's TTL had passed", expiry)
+	}
+	if g.grant.Fence <= fence {
+		t.Errorf("the next owner has the fence %d, and the one before had %d", g.grant.Fence, fence)
+	}
+	if -expiry > late/2 {
+		t.Errorf("the next owner had the lock %v after the killed holder's TTL had passed", -expiry)
+	}
+	t.Logf("%v after the TTL", -expiry)
+}
+
+func TestAWaiterThatWasKilledIsPassedOverAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	b, first := open(t, dir), claim("k", "holder", ample)
+	acquire(t, b, first)
+	head := startChild(t, "wait long", dir)
+	head.says(t, "queued")
+	got := enqueue(t, b, claim("k", "next", ample))
+	if w := inspect(t, b, "k").Waiters; !slices.Equal(w, []string{"child", "next"}) {
+		t.Fatalf("%q wait, want the child and then the next one", w)
+	}
+	head.kill()
+	began := time.Now()
+	release(t, b, first)
+	g := within(t, late, "the next one has the lock", got)
+	t.Logf("%v after the release", g.at.Sub(began))
+}
+
+func TestAWaiterThatIsStoppedIsPassedOverAndQueuesAgain(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	b, first, next := open(t, dir), claim("k", "holder", ample), claim("k", "next", ample)
+	acquire(t, b, first)
+	head := startChild(t, "wait", dir)
+	head.says(t, "queued")
+	got := enqueue(t, b, next)
+	head.signal(t, syscall.SIGSTOP)
+	eventually(t, 10*time.Second, "the stopped process is no longer taken for one who waits", func() bool {
+		return slices.Equal(inspect(t, b, "k").Waiters, []string{"next"})
+	})
+	release(t, b, first)
+	g := within(t, late, "the next one has the lock", got)
+	head.signal(t, syscall.SIGCONT)
+	eventually(t, 10*time.Second, "the process that goes on waits again", func() bool { return len(inspect(t, b, "k").Waiters) == 1 })
+	release(t, b, next)
+	var fence uint64
+	head.says(t, "granted", &fence)
+	if fence <= g.grant.Fence {
+		t.Errorf("the last one has the fence %d, and the one before had %d", fence, g.grant.Fence)
+	}
+}
+
+func TestAHolderThatWasStoppedBeyondItsTTLKnows(t *testing.T) {
+	t.Parallel()
+	// It may be stopped just within a renewal. Then it keeps the file locked, and others from the key, until it goes on.
+	for range 5 {
+		dir := newDir(t)
+		holder := startChild(t, "hold lease", dir)
+		var fence uint64
+		holder.says(t, "granted", &fence)
+		holder.signal(t, syscall.SIGSTOP)
+		g, err := open(t, dir).Wait(soon(t, childTTL+2*late), claim("k", "next", ample))
+		if err != nil {
+			t.Logf("the holder was stopped within a call: %v", err)
+			continue
+		}
+		if g.Fence <= fence {
+			t.Errorf("the next owner has the fence %d, and the one before had %d", g.Fence, fence)
+		}
+		time.Sleep(childTTL) // for the stop to be longer than the TTL, whenever the last renewal was
+		holder.signal(t, syscall.SIGCONT)
+		var held bool
+		if holder.says(t, "held", &held); held {
+			t.Error("the first Held after the process was stopped for longer than the TTL is true, want false")
+		}
+		return
+	}
+	t.Error("nobody got the lock of a holder that was stopped")
+}
+
+// hold is a line pair of the log that the children share.
+type hold struct {
+	pid        int
+	fence      uint64
+	began, end int64
+}
+
+// Processes lock one key all the time and are killed at random points. Whatever they were doing, no two of them ever hold it at once, fences rise
+// from one to the next, and nobody finds a state that cannot be read.
+func TestProcessesThatAreKilledAtRandomNeverHoldALockTogether(t *testing.T) {
+	t.Parallel()
+	const processes, lasting = 5, 6 * time.Second
+	dir := newDir(t)
+	killed := map[int]int64{}
+	running := make([]*child, processes)
+	for i := range running {
+		running[i] = startChild(t, "cycle", dir)
+	}
+	for end := time.Now().Add(lasting); time.Now().Before(end); {
+		i := rand.IntN(processes)
+		running[i].says(t, "ready")
+		time.Sleep(rand.N(20 * time.Millisecond))
+		running[i].kill()
+		killed[running[i].cmd.Process.Pid] = filedriver.Monotonic()
+		running[i] = startChild(t, "cycle", dir)
+	}
+	for _, c := range running {
+		c.kill()
+		killed[c.cmd.Process.Pid] = filedriver.Monotonic()
+	}
+	holds := readLog(t, filepath.Join(filepath.Dir(dir), "log"), killed)
+	slices.SortFunc(holds, func(x, y hold) int { return int(x.began - y.began) })
+	for i := 1; i < len(holds); i++ {
+		before, next := holds[i-1], holds[i]
+		if next.began < before.end {
+			t.Errorf("process %d got the lock %v before process %d had ended its hold", next.pid, time.Duration(before.end-next.began), before.pid)
+		}
+		if next.fence <= before.fence {
+			t.Errorf("the fence %d follows %d", next.fence, before.fence)
+		}
+	}
+	if len(holds) < 20 || len(killed) < 2*processes {
+		t.Errorf("there were %d holds and %d kills, which is too little to prove anything", len(holds), len(killed))
+	}
+	t.Logf("%d holds by %d processes", len(holds), len(killed))
+}
+
+// readLog reads the holds. One of a process that was killed ended with it, or with its TTL.
+func readLog(t *testing.T, file string, killed map[int]int64) []hold {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	open := map[int]hold{}
+	var holds []hold
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var word string
+		var h hold
+		if _, err := fmt.Sscan(lines.Text(), &word, &h.pid, &h.fence, &h.began, &h.end); err != nil || word == "error" {
+			t.Errorf("a process wrote %q", strings.TrimSpace(lines.Text()))
+			continue
+		}
+		if word == "got" {
+			open[h.pid] = h
+			continue
+		}
+		got := open[h.pid]
+		delete(open, h.pid)
+		got.end = min(got.end, h.began)
+		holds = append(holds, got)
+	}
+	for pid, h := range open {
+		h.end = min(h.end, killed[pid])
+		holds = append(holds, h)
+	}
+	return holds
+}
