@@ -46,7 +46,7 @@ func newBreak(s *settings) *cobra.Command {
 	f.BoolVarP(&b.yes, "yes", "y", false, "do not ask")
 	f.Uint64Var(&b.fence, "fence", 0, "break the holder with this fence only (default: the one that has the lock now)")
 	f.BoolVar(&b.json, "json", false, "print the holder that was broken as a JSON object; wants --yes")
-	return cmd
+	return s.limited(cmd)
 }
 
 func (b *breaker) run(cmd *cobra.Command, key string) error {

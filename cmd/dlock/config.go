@@ -17,7 +17,10 @@ import (
 )
 
 // settings say where the locks are, and how to lock. They come from flags, the environment and a file, in that order.
-type settings struct{ dlock.Config }
+type settings struct {
+	dlock.Config
+	timeout time.Duration // of subcommands that only look
+}
 
 // newSettings gives every subcommand of root the flags that name the backend. Their values are read by load: as the default of a flag, --help
 // would show what is in the environment.
@@ -31,6 +34,12 @@ func newSettings(root *cobra.Command) *settings {
 		return dlock.Drivers(), cobra.ShellCompDirectiveNoFileComp
 	})
 	return &settings{}
+}
+
+// limited gives cmd, which only looks, a flag for how long it may take.
+func (s *settings) limited(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().DurationVar(&s.timeout, "timeout", 10*time.Second, "how long the store may take to answer")
+	return cmd
 }
 
 // load fills s for cmd. Its errors name the setting and show no value, which could be a secret in the wrong place.

@@ -68,7 +68,7 @@ func newDoctor(s *settings) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "let warnings fail, too")
 	cmd.Flags().BoolVar(&asJSONWanted, "json", false, "print a JSON object")
-	return cmd
+	return s.limited(cmd)
 }
 
 // examine asks the store, first by ourselves, then by its own doctor.

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -69,6 +71,15 @@ func TestABreakFromOutsideEndsEverythingThatTheChildStarted(t *testing.T) {
 	})
 }
 
+func TestWhatOutlivesTheCommandAfterALossIsKilled(t *testing.T) {
+	script := `trap "exit 0" TERM; (trap "" TERM; exec sleep 60) & echo ids $! $! $!; wait`
+	p := begin(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "300ms", "--", "sh", "-c", script))
+	pids := idsIn(t, p.line())
+	if code := p.end(); code != 76 || running(pids) != nil {
+		t.Errorf("exit code %d, want 76; what the command left runs on: %v", code, running(pids))
+	}
+}
+
 func TestWhatACommandLeavesRunningMayFinishItsWorkAfterALoss(t *testing.T) {
 	// The command ends at SIGTERM; its child takes a moment to clean up.
 	script := `trap 'exit 0' TERM; sh -c 'trap "sleep 0.3; echo cleaned; exit" TERM; ` + loop + `' & wait`
@@ -83,6 +94,21 @@ func TestAKilledDlockTakesEverythingWithIt(t *testing.T) {
 	pids := idsIn(t, p.line())
 	p.signal(syscall.SIGKILL)
 	eventually(t, "all that the command started has ended", func() bool { return running(pids) == nil })
+}
+
+func TestTheCommandIsKilledWithDlockEvenWithoutItsGuard(t *testing.T) {
+	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `echo "$DLOCK_RUN $$"; exec sleep 60`))
+	mark, id, _ := strings.Cut(p.line(), " ")
+	child, err := strconv.Atoi(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "there is a guard", func() bool { return withArgument(mark) != 0 })
+	if err := syscall.Kill(withArgument(mark), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGKILL)
+	eventually(t, "the command has ended", func() bool { return running([]int{child}) == nil })
 }
 
 func TestTheNextRunStartsSoonAfterItsHolderWasKilled(t *testing.T) {
@@ -153,16 +179,17 @@ func TestNothingIsLeftOfARunThatIsOver(t *testing.T) {
 	if _, err := p.out.ReadString('\n'); err == nil || p.end() != 0 {
 		t.Errorf("more than a line on stdout, or exit code %d", p.ProcessState.ExitCode())
 	}
-	eventually(t, "the guard has gone", func() bool { return !anyArgument(mark) })
+	eventually(t, "the guard has gone", func() bool { return withArgument(mark) == 0 })
 }
 
-// anyArgument reports whether a process has arg on its command line.
-func anyArgument(arg string) bool {
-	files, _ := os.ReadDir("/proc")
+// withArgument returns the id of a process that has arg on its command line, or 0.
+func withArgument(arg string) int {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
-		if line, err := os.ReadFile("/proc/" + f.Name() + "/cmdline"); err == nil && strings.Contains(string(line), arg+"\x00") {
-			return true
+		if line, err := os.ReadFile(f); err == nil && strings.Contains(string(line), arg+"\x00") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			return pid
 		}
 	}
-	return false
+	return 0
 }

@@ -87,3 +87,9 @@ func TestHelpNamesEveryExitCode(t *testing.T) {
 		}
 	}
 }
+
+func TestNothingInTheHelpIsAnInstructionToTroff(t *testing.T) {
+	if got, want := roff("a\\b\n.c\n'd-e"), "a\\eb\n\\&.c\n\\&'d\\-e"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

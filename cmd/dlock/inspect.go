@@ -40,7 +40,7 @@ if nobody does.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSONWanted, "json", false, "print a JSON object")
-	return cmd
+	return s.limited(cmd)
 }
 
 // describe prints one lock for people.

@@ -38,7 +38,7 @@ func newList(s *settings) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asked.json, "json", false, "print a JSON array")
-	return cmd
+	return s.limited(cmd)
 }
 
 // all returns the held locks whose keys begin with prefix, sorted by key.

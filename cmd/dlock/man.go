@@ -19,11 +19,7 @@ func newMan() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			root := cmd.Root()
-			for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
-				if c.Hidden {
-					continue
-				}
+			for _, c := range pages(cmd.Root()) {
 				c.InitDefaultHelpFlag()
 				if err := os.WriteFile(filepath.Join(args[0], pageName(c)+".1"), []byte(manPage(c)), 0o644); err != nil { //nolint:gosec // for all to read
 					return exit{code: exitNo, err: err}
@@ -32,6 +28,17 @@ func newMan() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// pages are the commands that have one: root, then those that it shows, but for help, which only repeats them.
+func pages(root *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{root}
+	for _, c := range root.Commands() {
+		if !c.Hidden && c.Name() != "help" {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // pageName is dlock-run for "dlock run".
@@ -99,9 +106,8 @@ func writeSeeAlso(b *strings.Builder, c *cobra.Command) {
 	var names []string
 	if c.HasParent() {
 		names = append(names, pageName(c.Parent()))
-	}
-	for _, sub := range c.Commands() {
-		if !sub.Hidden {
+	} else {
+		for _, sub := range pages(c)[1:] {
 			names = append(names, pageName(sub))
 		}
 	}

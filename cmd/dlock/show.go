@@ -59,7 +59,7 @@ func brief(d time.Duration) string {
 	case d >= time.Millisecond:
 		return d.Round(time.Millisecond).String()
 	}
-	return d.Round(10 * time.Microsecond).String()
+	return d.Round(time.Microsecond).String()
 }
 
 var columns = []string{"KEY", "OWNER", "HELD FOR", "TTL LEFT", "FENCE", "WAITING"}

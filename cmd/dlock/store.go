@@ -17,9 +17,6 @@ import (
 // defaultDriver is used when nothing else is said.
 const defaultDriver = "file"
 
-// askLimit is how long a subcommand that only looks waits for the backend.
-const askLimit = 10 * time.Second
-
 // store is a backend seen through the user's prefix: the keys it takes and shows are without it.
 type store struct {
 	driver.Backend
@@ -45,7 +42,7 @@ func (s *settings) with(cmd *cobra.Command, f func(context.Context, *store) erro
 		return err
 	}
 	defer st.Close() //nolint:errcheck // nothing was locked that a failure could leave behind
-	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()
 	return f(ctx, st)
 }

@@ -55,7 +55,7 @@ func newTop(s *settings) *cobra.Command {
 	f.DurationVarP(&t.interval, "interval", "i", time.Second, "pause between two looks")
 	f.IntVarP(&t.count, "count", "c", 0, "leave after this many looks (default: never)")
 	f.BoolVar(&t.json, "json", false, "print a line of JSON for every look")
-	return cmd
+	return s.limited(cmd)
 }
 
 func (t *topper) run(cmd *cobra.Command) error {
@@ -86,7 +86,7 @@ type look struct {
 }
 
 func (t *topper) look(ctx context.Context, st *store) look {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, t.s.timeout)
 	defer cancel()
 	infos, err := st.all(ctx, t.prefix)
 	return look{infos, err, time.Now()}
@@ -173,7 +173,8 @@ func (t *topper) attend(ctx context.Context, st *store, v *topView, looks <-chan
 		if err != nil {
 			width, height = 80, 24
 		}
-		fmt.Print("\x1b[H" + strings.Join(v.draw(width, height), "\x1b[K\r\n") + "\x1b[K\x1b[J")
+		// A line is erased before it is written: behind its end, the last column would be.
+		fmt.Print("\x1b[H\x1b[K" + strings.Join(v.draw(width, height), "\r\n\x1b[K"))
 		select {
 		case <-ctx.Done():
 			return
@@ -182,22 +183,22 @@ func (t *topper) attend(ctx context.Context, st *store, v *topView, looks <-chan
 			if !ok {
 				return
 			}
-			v.look = l
+			v.take(l)
 		case key := <-keys:
 			switch v.press(key) {
 			case leave:
 				return
 			case breakChosen:
-				v.note, v.target = breakNote(ctx, st, v.target), driver.Info{}
-				v.look = t.look(ctx, st)
+				v.note, v.target = t.breakNote(ctx, st, v.target), driver.Info{}
+				v.take(t.look(ctx, st))
 			}
 		}
 	}
 }
 
 // breakNote breaks a lock and says how it went.
-func breakNote(ctx context.Context, st *store, info driver.Info) string {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+func (t *topper) breakNote(ctx context.Context, st *store, info driver.Info) string {
+	ctx, cancel := context.WithTimeout(ctx, t.s.timeout)
 	defer cancel()
 	if err := st.breakLock(ctx, info); err != nil {
 		return err.Error()

@@ -96,3 +96,18 @@ func TestBreakAsksOnATerminal(t *testing.T) {
 		t.Error("the lock is still held")
 	}
 }
+
+func TestBreakLeavesTheNextHolderAlone(t *testing.T) {
+	stores(t, func(t *testing.T, env []string) {
+		release := holder(t, "demo", env)
+		x := onTerminal(t, with(command(t, "break", "demo"), env...))
+		x.sees(`Break it\? \[y/N\] `)
+		release()
+		hold(t, "demo", env, "--owner", "the next one")
+		x.press("y\n")
+		x.sees("nothing was broken: the holder of \"demo\" with fence \\d+ does not have it any more")
+		if l := inspected(t, "demo", env); l.Owner != "the next one" {
+			t.Errorf("%+v, want the next holder untouched", l)
+		}
+	})
+}

@@ -32,6 +32,15 @@ const (
 	breakChosen
 )
 
+// take takes a look. One that failed leaves the last good one on the screen, with its time.
+func (v *topView) take(l look) {
+	if l.err != nil {
+		v.look.err = l.err
+		return
+	}
+	v.look = l
+}
+
 // press takes a key.
 func (v *topView) press(key string) action {
 	switch {

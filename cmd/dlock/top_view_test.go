@@ -121,7 +121,7 @@ func TestKeysAreToldApart(t *testing.T) {
 
 func TestDurationsAreBrief(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", 123456 * time.Nanosecond: "120µs", 1234567 * time.Nanosecond: "1ms", 1540 * time.Millisecond: "1.5s", 83 * time.Second: "1m23s",
+		0: "0s", 123456 * time.Nanosecond: "123µs", 1234567 * time.Nanosecond: "1ms", 1540 * time.Millisecond: "1.5s", 83 * time.Second: "1m23s",
 		26*time.Hour + time.Minute: "1d2h", 2*time.Hour + 5*time.Minute + time.Second: "2h5m",
 	} {
 		if got := brief(d); got != want {
