@@ -6,13 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -48,21 +44,6 @@ var (
 
 func newBackend(where place) (driver.Backend, error) {
 	return &backend{where: where, done: make(chan struct{}), opening: make(chan struct{}, 1)}, nil
-}
-
-// isHome reports whether path can keep the locks of a user: a directory of its own, and of this machine.
-func isHome(path string, uid int) bool {
-	var s unix.Stat_t
-	if !filepath.IsAbs(path) || unix.Stat(path, &s) != nil || s.Mode&unix.S_IFMT != unix.S_IFDIR || int(s.Uid) != uid {
-		return false
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	fs, err := fileSystem(int(f.Fd()))
-	return err == nil && !fs.network
 }
 
 // enter begins a call: it returns the directory. Without an error, leave has to follow.
@@ -115,19 +96,6 @@ func (b *backend) openDir(ctx context.Context) (*dir, error) {
 	b.dir.Store(d)
 	b.sweepIfDue(d, a)
 	return d, nil
-}
-
-// sweepIfDue has files removed that nobody needs, if that was not done for a while or this process has made many.
-func (b *backend) sweepIfDue(d *dir, a about) {
-	due := monotonic()-a.swept > int64(sweepEvery) || b.made.Load() >= sweepAfter
-	if !due || !b.sweeping.CompareAndSwap(false, true) {
-		return
-	}
-	b.made.Store(0)
-	b.work.Go(func() {
-		defer b.sweeping.Store(false)
-		_ = d.sweep(b.done) // whoever comes next tries again
-	})
 }
 
 // change is one atomic step on a key's state.

@@ -38,7 +38,10 @@ func openDir(where place) (*dir, error) {
 	}
 	d.fd, err = openAt(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0)
 	if errors.Is(err, unix.ENOENT) {
-		if err = d.make(where.parents); err == nil {
+		if err = d.make(where.parents); errors.Is(err, driver.ErrPermanent) {
+			return nil, err
+		}
+		if err == nil {
 			d.fd, err = openAt(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0)
 		}
 	}
@@ -61,6 +64,9 @@ func isLink(path string) bool {
 }
 
 func (d *dir) make(parents bool) error {
+	if d.group { // which group it is to belong to is not for us to say
+		return d.refuse("it does not exist; make one for the group to share: install -d -m 2770 -g GROUP " + d.path)
+	}
 	if parents {
 		if err := os.MkdirAll(filepath.Dir(d.path), 0o700); err != nil {
 			return err
@@ -69,10 +75,7 @@ func (d *dir) make(parents bool) error {
 	if err := unix.Mkdir(d.path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if !d.group {
-		return nil
-	}
-	return os.Chmod(d.path, 0o770|os.ModeSetgid) // the umask may have taken something away, and files are to get the directory's group
+	return nil
 }
 
 // check refuses a directory that cannot keep locks, or keep them safe.
@@ -97,6 +100,21 @@ func (d *dir) check() error {
 
 func (d *dir) refuse(why string) error {
 	return driver.Permanent(fmt.Errorf("directory %s: %s", d.path, why))
+}
+
+// isHome reports whether path can keep the locks of a user: a directory of its own, and of this machine.
+func isHome(path string, uid int) bool {
+	var s unix.Stat_t
+	if !filepath.IsAbs(path) || unix.Stat(path, &s) != nil || s.Mode&unix.S_IFMT != unix.S_IFDIR || int(s.Uid) != uid {
+		return false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	fs, err := fileSystem(int(f.Fd()))
+	return err == nil && !fs.network
 }
 
 // same reports whether the directory's path still leads to it.

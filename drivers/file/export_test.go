@@ -4,6 +4,7 @@ package file
 
 import (
 	"context"
+	"errors"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -24,6 +25,23 @@ func Restart(id string) (undo func()) {
 	before := thisBoot
 	thisBoot = func() (string, error) { return id, nil }
 	return func() { thisBoot = before }
+}
+
+// WithoutSync makes this process do without syncing files.
+func WithoutSync() { fsync = func(int) error { return nil } }
+
+// KillAfter makes this process write no more than n bytes, like one that is killed then, until the function it returns is called.
+func KillAfter(n int) (undo func()) {
+	before := pwrite
+	pwrite = func(fd int, b []byte, at int64) (int, error) {
+		if n == 0 {
+			return 0, errors.New("killed")
+		}
+		b = b[:min(n, len(b))]
+		n -= len(b)
+		return before(fd, b, at)
+	}
+	return func() { pwrite = before }
 }
 
 // Sweep removes the files that nobody needs.

@@ -12,7 +12,7 @@
 //	file:// or nothing              the user's own directory, see below
 //
 // There are no other parameters. A relative path is refused: processes that are started in different directories would not meet. The directory is made if it is missing,
-// but the one above it must be there, so that a slip of the pen does not become a place of its own.
+// but the one above it must be there, so that a slip of the pen does not become a place of its own. One for a group to share must be there.
 //
 // The user's own directory is the first of these that is absolute and usable:
 //
@@ -32,8 +32,8 @@
 //   - TTLs are counted by the machine's monotonic clock, which nobody can set. It is the clock that Go's timers go by, so a holder's deadline and the expiry of its hold cannot drift apart. While
 //     the machine is suspended it stands still for everybody.
 //   - Fences are no less than the wall clock in microseconds, and rise also when that is set back, when a file is removed because nobody needs it, and over restarts of the machine.
-//   - Who waits is given the lock by whoever releases it, and told so through a named pipe. One that was killed is passed over at once, one that is stopped after four times a third of its TTL, and after
-//     0.2 to 8 seconds in any case.
+//   - Who waits is given the lock by whoever releases it, and told so through a named pipe. One that was killed is passed over at once, one that is stopped after 4/3 of its TTL, but not before 0.2 and not after 8
+//     seconds; it queues again when it goes on.
 //   - A file that is damaged gives its lock to nobody: every call about the key returns an error that names the file. Only an empty file is a free lock. After a restart of the machine, when nobody can hold anything, damaged files are removed.
 //
 // # What it does not
@@ -46,7 +46,7 @@
 // # Files
 //
 // A directory belongs to its user and has the mode 0700, its files 0600. One that another user owns, that others can write to, or that is a symbolic link is refused. With group=on it must have the mode
-// 2770; its files have 0660. All members of the group are then trusted with all of its locks. A directory that is made gets the right mode.
+// 2770 (install -d -m 2770 -g GROUP DIRECTORY), and its files have 0660. All members of the group are then trusted with all of its locks.
 //
 // A key's file is named like the key, with %xx for everything but small letters, digits, '-', '_' and '.', and ends in .dlock; of a long key the end is replaced by a hash. It has two records of
 // which one counts, so that a change is a write to the other one, and a byte that says so. Files are written in place, because replacing them by rename makes
@@ -80,7 +80,8 @@ type place struct {
 // Option changes a Backend that New makes.
 type Option func(*place)
 
-// WithGroup lets the members of the directory's group share the locks. Each of them can then remove or forge those of the others. Default: only the directory's owner.
+// WithGroup lets the members of the directory's group share the locks. Each of them can then remove or forge those of the others. The directory must be there and have the mode 2770.
+// Default: only its owner uses it.
 func WithGroup() Option { return func(p *place) { p.group = true } }
 
 // New returns a Backend for the locks in dir, which must be an absolute path; the empty path is the default directory. Nothing is opened or made before the first call.

@@ -52,9 +52,12 @@ func readAll(fd int, b []byte) ([]byte, error) {
 	}
 }
 
+// pwrite is replaced by tests in which a process is killed within a write.
+var pwrite = unix.Pwrite
+
 func writeAt(fd int, b []byte, at int) error {
 	for len(b) > 0 {
-		n, err := unix.Pwrite(fd, b, int64(at))
+		n, err := pwrite(fd, b, int64(at))
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
@@ -68,7 +71,7 @@ func writeAt(fd int, b []byte, at int) error {
 	return nil
 }
 
-// now reads the clock that all processes of the machine share, the very one that Go's timers and the engine's deadlines go by.
+// monotonic reads the clock that all processes of the machine share, the very one that Go's timers and the engine's deadlines go by.
 func monotonic() int64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(monotonicClock, &t) // cannot fail with a clock that exists
