@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // stubborn is a script whose process, child and child in a session of its own ignore SIGTERM. It prints their three ids.
@@ -173,13 +175,27 @@ func TestSignalEndsTheWait(t *testing.T) {
 }
 
 func TestNothingIsLeftOfARunThatIsOver(t *testing.T) {
-	// The guard, too, has neither stdout nor a life of its own.
-	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `echo "$DLOCK_RUN"`))
-	mark := p.line()
-	if _, err := p.out.ReadString('\n'); err == nil || p.end() != 0 {
-		t.Errorf("more than a line on stdout, or exit code %d", p.ProcessState.ExitCode())
+	cmd := command(t, "run", "demo", "--", "sh", "-c", `echo "$DLOCK_RUN"; cat`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, "the guard has gone", func() bool { return withArgument(mark) == 0 })
+	p := begin(t, cmd)
+	// Orphans come to us, as they come to process 1.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) //nolint:errcheck // what could be set can be reset
+	mark := p.line()
+	eventually(t, "there is a guard", func() bool { return withArgument(mark) != 0 })
+	guard := withArgument(mark)
+	_ = in.Close()
+	if code := p.end(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if err := syscall.Kill(guard, 0); err != syscall.ESRCH { //nolint:errorlint // it is a number
+		t.Errorf("the guard is there when dlock has ended, if only as a zombie: %v", err)
+	}
 }
 
 // withArgument returns the id of a process that has arg on its command line, or 0.

@@ -49,8 +49,9 @@ func inForeground() bool {
 		return false
 	}
 	defer tty.Close() //nolint:errcheck // nothing was written
-	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == syscall.Getpgrp()
+	front, err1 := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	ours, err2 := unix.Getpgid(0)
+	return err1 == nil && err2 == nil && front == ours
 }
 
 // catchSignals returns the signals that are passed on. What we were started to ignore, as by nohup, stays ignored.
@@ -109,7 +110,7 @@ func (f family) alive() bool { return f.signal(0) }
 func (f family) signal(s syscall.Signal) bool {
 	reached := f.group && syscall.Kill(-f.pid, s) == nil
 	strays := slices.DeleteFunc(f.relatives(), func(pid int) bool {
-		group, err := syscall.Getpgid(pid)
+		group, err := unix.Getpgid(pid)
 		return err != nil || f.group && group == f.pid
 	})
 	for _, pid := range strays {

@@ -11,7 +11,7 @@ import (
 )
 
 // guard starts a process that ends the family if we are killed, which nothing that we do ourselves can see to: it notices because its stdin
-// ends. The function that guard returns sends it home.
+// ends. The function that guard returns ends it, and waits: an orphan would stay a zombie where process 1 buries nobody, as in many containers.
 func (f family) guard() (stop func()) {
 	exe, err := os.Executable()
 	if runtime.GOOS == "linux" {
@@ -35,7 +35,10 @@ func (f family) guard() (stop func()) {
 		complain(err)
 	}
 	return func() {
-		_, _ = pipe.Write([]byte("."))
+		if cmd.Process != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
 		_ = pipe.Close()
 	}
 }
@@ -53,9 +56,8 @@ func newGuard() *cobra.Command {
 			if err != nil || pid <= 1 || args[2] == "" {
 				return exit{code: exitUsage}
 			}
-			if said, _ := io.ReadAll(os.Stdin); len(said) == 0 {
-				family{pid: pid, group: args[1] == "true", mark: args[2]}.kill()
-			}
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			family{pid: pid, group: args[1] == "true", mark: args[2]}.kill()
 			return nil
 		},
 	}
