@@ -23,6 +23,25 @@ func inspected(t *testing.T, key string, env []string) (lock lockJSON) {
 	return lock
 }
 
+// holder holds key in another process until the function that it returns is called.
+func holder(t *testing.T, key string, env []string, flags ...string) (release func()) {
+	t.Helper()
+	args := append([]string{"run", key, "--owner", "somebody else"}, flags...)
+	cmd := with(command(t, append(args, "--", "sh", "-c", "echo ready; cat")...), env...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := begin(t, cmd)
+	p.expect("ready")
+	return func() {
+		_ = in.Close()
+		if code := p.end(); code != 0 {
+			t.Fatalf("the holder ended with %d: %s", code, p.errs.String())
+		}
+	}
+}
+
 func TestConcurrentRunsTakeTurns(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
 		file := filepath.Join(t.TempDir(), "log")
@@ -59,17 +78,13 @@ func TestConcurrentRunsTakeTurns(t *testing.T) {
 
 func TestALongRunKeepsItsLock(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
-		p := begin(t, with(command(t, "run", "demo", "--ttl", "500ms", "--", "sh", "-c", "echo ready; sleep 2; echo done"), env...))
-		p.expect("ready")
-		for began := time.Now(); time.Since(began) < 1500*time.Millisecond; {
+		release := holder(t, "demo", env, "--ttl", "1s")
+		for began := time.Now(); time.Since(began) < 2500*time.Millisecond; {
 			if got := finish(t, with(command(t, "run", "demo", "--no-wait", "--", "echo", "ran"), env...)); got.code != 75 || got.out != "" {
 				t.Fatalf("a second run while the first holds: %+v, want 75", got)
 			}
 		}
-		p.expect("done")
-		if code := p.end(); code != 0 {
-			t.Errorf("exit code %d: %s", code, p.errs.String())
-		}
+		release()
 	})
 }
 

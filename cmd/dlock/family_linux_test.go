@@ -59,7 +59,7 @@ func TestLossStopsTheChildAndIs76(t *testing.T) {
 
 func TestABreakFromOutsideEndsEverythingThatTheChildStarted(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
-		p := begin(t, with(command(t, "run", "demo", "--ttl", "1s", "--kill-after", "200ms", "--", "sh", "-c", stubborn), env...))
+		p := begin(t, with(command(t, "run", "demo", "--ttl", "3s", "--kill-after", "200ms", "--", "sh", "-c", stubborn), env...))
 		pids := idsIn(t, p.line())
 		if got := finish(t, with(command(t, "break", "demo", "--yes"), env...)); got.code != 0 {
 			t.Fatalf("break: %+v", got)
@@ -193,7 +193,7 @@ func TestNothingIsLeftOfARunThatIsOver(t *testing.T) {
 	if code := p.end(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if err := syscall.Kill(guard, 0); err != syscall.ESRCH { //nolint:errorlint // it is a number
+	if err := syscall.Kill(guard, 0); err != syscall.ESRCH {
 		t.Errorf("the guard is there when dlock has ended, if only as a zombie: %v", err)
 	}
 }

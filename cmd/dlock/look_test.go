@@ -98,7 +98,7 @@ func TestInspectIsZeroForHeldAndOneForFree(t *testing.T) {
 
 func TestBreakTakesExactlyTheHolderThatWasShown(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
-		p := hold(t, "demo", env, "--ttl", "1s")
+		p := hold(t, "demo", env, "--ttl", "3s")
 		fence := inspected(t, "demo", env).Fence
 		got := finish(t, with(command(t, "break", "demo", "--yes", "--fence", fmt.Sprint(fence-1)), env...))
 		if got.code != 1 || !strings.Contains(got.err, "nothing was broken") || !inspected(t, "demo", env).Held {

@@ -123,24 +123,6 @@ func (x *terminal) sees(pattern string) string {
 	}
 }
 
-// holder holds key in another process until the function that it returns is called.
-func holder(t *testing.T, key string, env []string) (release func()) {
-	t.Helper()
-	cmd := with(command(t, "run", key, "--owner", "somebody else", "--", "sh", "-c", "echo ready; cat"), env...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := begin(t, cmd)
-	p.expect("ready")
-	return func() {
-		_ = in.Close()
-		if code := p.end(); code != 0 {
-			t.Fatalf("the holder ended with %d: %s", code, p.errs.String())
-		}
-	}
-}
-
 func TestWhileItWaitsATerminalShowsTheHolder(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
 		release := holder(t, "demo", env)
@@ -261,7 +243,7 @@ func TestAPagerAfterTheCommandHasTheKeyboard(t *testing.T) {
 func TestOnATerminalALossEndsEverythingButTheNeighbours(t *testing.T) {
 	env := fileStore(t)
 	x := shell(t, env)
-	x.press("$dlock run demo --ttl 1s --kill-after 200ms -- sh -c '" + stubborn + "' | (trap '' TERM; cat; echo the neighbour lives)\n")
+	x.press("$dlock run demo --ttl 3s --kill-after 200ms -- sh -c '" + stubborn + "' | (trap '' TERM; cat; echo the neighbour lives)\n")
 	pids := idsIn(t, x.sees(`ids \d+ \d+ \d+`))
 	if got := finish(t, with(command(t, "break", "demo", "--yes"), env...)); got.code != 0 {
 		t.Fatalf("break: %+v", got)

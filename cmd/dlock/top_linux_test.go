@@ -10,8 +10,8 @@ import (
 func TestTopShowsAndBreaks(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
 		env = append(env, "DLOCK_PREFIX=app:")
-		hold(t, "alpha", env, "--owner", "alice", "--ttl", "1s")
-		p := hold(t, "beta", env, "--owner", "bob", "--ttl", "1s")
+		hold(t, "alpha", env, "--owner", "alice")
+		p := hold(t, "beta", env, "--owner", "bob", "--ttl", "3s")
 		x := onTerminal(t, with(command(t, "top", "-i", "100ms"), env...))
 		x.sees(`\x1b\[7malpha +alice +`)
 		x.sees(`locks: 2  waiting: 0`)
