@@ -45,7 +45,7 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 	if err := cmd.Start(); err != nil {
 		return cannotStart(err)
 	}
-	fam.pid = cmd.Process.Pid
+	fam.pid, fam.child = cmd.Process.Pid, cmd.Process
 	defer fam.guard()()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

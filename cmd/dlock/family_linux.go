@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,19 +12,31 @@ import (
 // endWithParent has the kernel kill the command when we are killed. What it has started in turn is left to the guard.
 func endWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
-// relatives finds the family by the mark, wherever its members went: into another process group or session, or to another parent. Only one that
-// cleared its environment, or belongs to another user, is not found.
+// relatives finds the family by the mark, wherever its members went: into another process group or session, or to another parent. One that cleared
+// its environment is found below the others.
 func (f family) relatives() []int {
+	roots, children := f.roots(), map[int][]int{}
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
-	var pids []int
 	for _, file := range files {
-		env, err := os.ReadFile(file)
-		if err != nil || !bytes.Contains(env, []byte(f.mark)) {
+		dir := filepath.Dir(file)
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
-			pids = append(pids, pid)
+		if env, err := os.ReadFile(file); err == nil && bytes.Contains(env, []byte(f.mark)) {
+			roots = append(roots, pid)
 		}
+		parent := parentIn(dir)
+		children[parent] = append(children[parent], pid)
 	}
-	return pids
+	return descendants(roots, children)
+}
+
+// parentIn is the id of the parent of the process that dir in /proc is about, or 0.
+func parentIn(dir string) (parent int) {
+	stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+	var state string
+	name := bytes.LastIndexByte(stat, ')') // which may have blanks and brackets in it
+	_, _ = fmt.Sscan(string(stat[name+1:]), &state, &parent)
+	return parent
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stubborn is a script whose process, child and child in a session of its own ignore SIGTERM. It prints their three ids.
-const stubborn = `trap "" TERM; sleep 60 & a=$!; setsid sleep 60 & echo ids $$ $a $!; exec sleep 60`
+// stubborn is a script whose process, child without an environment and child in a session of its own ignore SIGTERM. It prints their three ids.
+const stubborn = `trap "" TERM; env -i sleep 60 & a=$!; setsid sleep 60 & echo ids $$ $a $!; exec sleep 60`
 
 // idsIn reads what stubborn prints.
 func idsIn(t *testing.T, line string) []int {

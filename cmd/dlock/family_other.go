@@ -11,6 +11,7 @@ import (
 // family is the command. What it starts in turn is out of reach here.
 type family struct {
 	pid   int
+	child *os.Process
 	group bool
 	mark  string
 }
@@ -41,7 +42,11 @@ func (f family) pass(s os.Signal) {
 func (f family) stop() { f.kill() }
 
 func (f family) kill() {
-	if p, err := os.FindProcess(f.pid); err == nil {
+	p := f.child
+	if p == nil {
+		p, _ = os.FindProcess(f.pid)
+	}
+	if p != nil {
 		_ = p.Kill()
 	}
 }

@@ -25,9 +25,5 @@ func (f family) relatives() []int {
 			children[parent] = append(children[parent], pid)
 		}
 	}
-	found := []int{f.pid}
-	for i := 0; i < len(found); i++ {
-		found = append(found, children[found[i]]...)
-	}
-	return found
+	return descendants(f.roots(), children)
 }

@@ -14,9 +14,10 @@ import (
 
 // family is the command and everything that it started.
 type family struct {
-	pid   int    // the command's
-	group bool   // they have a process group of their own, named by pid
-	mark  string // in the environment of all of them
+	pid   int         // the command's
+	child *os.Process // the command, to its parent; nil to the guard
+	group bool        // they have a process group of their own, named by pid
+	mark  string      // in the environment of all of them
 }
 
 // attributes are those that the command is started with.
@@ -105,6 +106,30 @@ func (f family) kill() {
 
 // alive reports whether any of them is there.
 func (f family) alive() bool { return f.signal(0) }
+
+// roots is the command itself, unless it has ended and its id may be another's.
+func (f family) roots() []int {
+	if f.child != nil && f.child.Signal(syscall.Signal(0)) != nil {
+		return nil
+	}
+	return []int{f.pid}
+}
+
+// descendants returns roots and everything below them, each once.
+func descendants(roots []int, children map[int][]int) []int {
+	var found []int
+	seen := map[int]bool{}
+	for len(roots) > 0 {
+		pid := roots[0]
+		roots = roots[1:]
+		if !seen[pid] {
+			seen[pid] = true
+			found = append(found, pid)
+			roots = append(roots, children[pid]...)
+		}
+	}
+	return found
+}
 
 // signal sends s to all of them and reports whether there were any.
 func (f family) signal(s syscall.Signal) bool {

@@ -252,11 +252,19 @@ func TestOnATerminalALossEndsEverythingButTheNeighbours(t *testing.T) {
 	eventually(t, "all that the command started has ended", func() bool { return running(pids) == nil })
 }
 
+func TestALossEndsACommandWithoutAnEnvironment(t *testing.T) {
+	x := onTerminal(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "200ms", "--", "env", "-i", "sleep", "600"))
+	if err := x.cmd.Wait(); x.cmd.ProcessState.ExitCode() != 76 {
+		t.Errorf("%v, want 76", err)
+	}
+}
+
 func TestOnATerminalAKilledDlockTakesEverythingWithIt(t *testing.T) {
 	env := fileStore(t)
 	x := shell(t, env)
-	x.press("$dlock run demo -- sh -c '" + stubborn + "' &\n")
+	// Without its parent, which the kernel kills, and in a group with others nothing tells whose a process without an environment is.
+	x.press("$dlock run demo -- sh -c '" + strings.ReplaceAll(stubborn, "env -i ", "") + "' &\n")
 	pids := idsIn(t, x.sees(`ids \d+ \d+ \d+`))
-	x.press("kill -9 %1\n")
+	x.press("kill -9 $!\n")
 	eventually(t, "all that the command started has ended", func() bool { return running(pids) == nil })
 }
