@@ -40,13 +40,18 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	fam := family{mark: "." + rand.Text(), group: !hasTerminal()}
+	guard, err := startGuard(fam)
+	if err != nil {
+		return exit{code: exitCannotRun, err: fmt.Errorf("cannot start what guards the command: %w", err)}
+	}
+	defer guard.stop()
 	cmd := r.child(lease, fam.mark)
 	cmd.SysProcAttr = fam.attributes()
 	if err := cmd.Start(); err != nil {
 		return cannotStart(err)
 	}
 	fam.pid, fam.child = cmd.Process.Pid, cmd.Process
-	defer fam.guard()()
+	guard.watch(fam.pid)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	return r.attend(fam, ended, lease, signals)

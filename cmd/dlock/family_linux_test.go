@@ -50,7 +50,7 @@ func TestLossStopsTheChildAndIs76(t *testing.T) {
 		"a child that ends at SIGTERM": "trap 'echo term; exit 0' TERM; ",
 		"a child that ignores SIGTERM": "trap 'echo term' TERM; ",
 	} {
-		got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "300ms", "--", "sh", "-c", trap+loop))
+		got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "300ms", "--", "sh", "-c", trap+loop))
 		if got.code != 76 || !strings.HasPrefix(got.out, "ready\nterm\n") || !strings.Contains(got.err, "ownership lost") {
 			t.Errorf("%s: %+v, want code 76 after SIGTERM", name, got)
 		}
@@ -75,7 +75,7 @@ func TestABreakFromOutsideEndsEverythingThatTheChildStarted(t *testing.T) {
 
 func TestWhatOutlivesTheCommandAfterALossIsKilled(t *testing.T) {
 	script := `trap "exit 0" TERM; (trap "" TERM; exec sleep 60) & echo ids $! $! $!; wait`
-	p := begin(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "300ms", "--", "sh", "-c", script))
+	p := begin(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "300ms", "--", "sh", "-c", script))
 	pids := idsIn(t, p.line())
 	if code := p.end(); code != 76 || running(pids) != nil {
 		t.Errorf("exit code %d, want 76; what the command left runs on: %v", code, running(pids))
@@ -85,17 +85,28 @@ func TestWhatOutlivesTheCommandAfterALossIsKilled(t *testing.T) {
 func TestWhatACommandLeavesRunningMayFinishItsWorkAfterALoss(t *testing.T) {
 	// The command ends at SIGTERM; its child takes a moment to clean up.
 	script := `trap 'exit 0' TERM; sh -c 'trap "sleep 0.3; echo cleaned; exit" TERM; ` + loop + `' & wait`
-	got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "20s", "--", "sh", "-c", script))
+	got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "20s", "--", "sh", "-c", script))
 	if got.code != 76 || got.out != "ready\ncleaned\n" {
 		t.Errorf("%+v, want code 76 after the clean-up", got)
 	}
 }
 
 func TestAKilledDlockTakesEverythingWithIt(t *testing.T) {
-	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", stubborn))
+	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `trap : USR1; sleep 60 & echo ready; wait; kill $!; `+stubborn))
+	p.expect("ready")
+	p.signal(syscall.SIGUSR1) // who passes it on has told the guard about the command
 	pids := idsIn(t, p.line())
 	p.signal(syscall.SIGKILL)
 	eventually(t, "all that the command started has ended", func() bool { return running(pids) == nil })
+}
+
+func TestNoMomentIsWithoutAGuard(t *testing.T) {
+	for range 5 {
+		p := begin(t, command(t, "run", "demo", "--", "sh", "-c", strings.ReplaceAll(stubborn, "env -i ", "")))
+		pids := idsIn(t, p.line())
+		p.signal(syscall.SIGKILL)
+		eventually(t, "all that the command started has ended", func() bool { return running(pids) == nil })
+	}
 }
 
 func TestTheCommandIsKilledWithDlockEvenWithoutItsGuard(t *testing.T) {

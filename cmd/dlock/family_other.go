@@ -43,7 +43,7 @@ func (f family) stop() { f.kill() }
 
 func (f family) kill() {
 	p := f.child
-	if p == nil {
+	if p == nil && f.pid != 0 {
 		p, _ = os.FindProcess(f.pid)
 	}
 	if p != nil {

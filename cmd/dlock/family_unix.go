@@ -107,9 +107,9 @@ func (f family) kill() {
 // alive reports whether any of them is there.
 func (f family) alive() bool { return f.signal(0) }
 
-// roots is the command itself, unless it has ended and its id may be another's.
+// roots is the command itself, unless its id is not known, or it has ended and its id may be another's.
 func (f family) roots() []int {
-	if f.child != nil && f.child.Signal(syscall.Signal(0)) != nil {
+	if f.pid == 0 || f.child != nil && f.child.Signal(syscall.Signal(0)) != nil {
 		return nil
 	}
 	return []int{f.pid}

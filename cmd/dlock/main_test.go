@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -77,7 +78,25 @@ type process struct {
 	*exec.Cmd
 	t    testing.TB
 	out  *bufio.Reader
-	errs bytes.Buffer
+	errs buffer
+}
+
+// buffer can be read while it is written to.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // begin starts cmd.
@@ -135,8 +154,12 @@ const loop = "echo ready; i=0; while [ $i -lt 3000 ]; do sleep 0.02; i=$((i+1));
 
 // stores are the ways in which two processes can share locks: for each, the variables that name it.
 func stores(t *testing.T, f func(t *testing.T, env []string)) {
-	t.Run("file", func(t *testing.T) { f(t, fileStore(t)) })
-	t.Run("redis", func(t *testing.T) { f(t, redisStore(t)) })
+	for name, open := range map[string]func(*testing.T) []string{"file": fileStore, "redis": redisStore} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			f(t, open(t))
+		})
+	}
 }
 
 func fileStore(t *testing.T) []string {

@@ -253,7 +253,7 @@ func TestOnATerminalALossEndsEverythingButTheNeighbours(t *testing.T) {
 }
 
 func TestALossEndsACommandWithoutAnEnvironment(t *testing.T) {
-	x := onTerminal(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "300ms", "--kill-after", "200ms", "--", "env", "-i", "sleep", "600"))
+	x := onTerminal(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "200ms", "--", "env", "-i", "sleep", "600"))
 	if err := x.cmd.Wait(); x.cmd.ProcessState.ExitCode() != 76 {
 		t.Errorf("%v, want 76", err)
 	}
