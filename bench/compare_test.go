@@ -24,8 +24,11 @@ func TestCompare(t *testing.T) {
 	if *rounds == 0 {
 		t.Skip("-args -rounds 5 makes the comparison, which takes long")
 	}
+	compare(t, newTarget(t), scenarios)
+}
+
+func compare(t *testing.T, server *target, scenarios []scenario) {
 	wanted, who := regexp.MustCompile(*only), regexp.MustCompile(*among)
-	server := newTarget(t)
 	results := map[string]map[string][]float64{} // of scenario/contender: metric to values
 	for round := range *rounds {
 		for _, s := range scenarios {

@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// etcdScenarios are what is measured in etcd.
+var etcdScenarios = []scenario{
+	{"A", etcdLone, runA, "ops/s"},
+	{"B", etcdLone, runB, "ops/s"},
+	{"C0", etcdQueued, runC(0), "ops/s"},
+	{"C1", etcdQueued, runC(time.Millisecond), "ops/s"},
+	{"Idle", etcdQueued, runIdle, "requests/s/waiter"},
+	{"D", etcdQueued, runEtcdD, "p50-ms"},
+	{"E", etcdLocal, runE, "ops/s"},
+	{"G", etcdQueued, runEtcdG, "beyond-ttl-ms"},
+	{"Held10k", etcdLone, runEtcdHeld(10_000, 3*time.Second, 10*time.Second), "cpu-s"},
+}
+
+func BenchmarkEtcd(b *testing.B) {
+	t, _ := newEtcd(b)
+	for _, s := range etcdScenarios {
+		for _, c := range s.contenders {
+			b.Run(s.name+"/"+c.name, func(b *testing.B) { s.run(b, t, c) })
+		}
+	}
+}
+
+// TestEtcdCompare is TestCompare for etcd.
+func TestEtcdCompare(t *testing.T) {
+	if *rounds == 0 {
+		t.Skip("-args -rounds 5 makes the comparison, which takes long")
+	}
+	server, _ := newEtcd(t)
+	compare(t, server, etcdScenarios)
+}
+
+// runEtcdD is runD with locks held for 10 to 60 ms. A watch that begins at a past revision hears of it only at the next turn of the server's 100 ms loop, and
+// holds of one length would always meet that loop at the same place.
+func runEtcdD(b *testing.B, t *target, c contender) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	list := c.clients(b, t, 2, defaultTTL)
+	key := c.name + "-handover"
+	unlock, err := list[0].lock(ctx, key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var all []time.Duration
+	for i := range b.N {
+		held := time.After(10*time.Millisecond + rand.N(50*time.Millisecond))
+		next := lockLater(ctx, list[(i+1)%2], key)
+		<-held
+		released := time.Now()
+		if err := unlock(); err != nil {
+			b.Fatal(err)
+		}
+		g := <-next
+		if g.err != nil {
+			b.Fatal(g.err)
+		}
+		all = append(all, g.at.Sub(released))
+		unlock = g.unlock
+	}
+	_ = unlock()
+	slices.Sort(all)
+	b.ReportMetric(millis(percentile(all, 0.5)), "p50-ms")
+	b.ReportMetric(millis(percentile(all, 0.99)), "p99-ms")
+}
+
+// locked is what came of a lock.
+type locked struct {
+	unlock func() error
+	at     time.Time
+	err    error
+}
+
+func lockLater(ctx context.Context, c client, key string) <-chan locked {
+	ch := make(chan locked, 1)
+	go func() {
+		unlock, err := c.lock(ctx, key)
+		ch <- locked{unlock, time.Now(), err}
+	}()
+	return ch
+}
