@@ -1,0 +1,104 @@
+package etcd
+
+import "time"
+
+// entry is a key of ours that is in the store, or may be: it is entered before the request that creates it is sent. A key on one of our leases that
+// has no entry is nobody's: a request that was long in the network. The lease would keep it for ever, and so it is deleted.
+//
+// Entries are guarded by Backend.mu.
+type entry struct {
+	name  string
+	lease *lease // that the key is attached to
+	other *lease // or this one: a request to move it there has not been answered
+
+	rev   int64     // create revision; 0: not known
+	users int       // calls that make or watch the key
+	waits int       // those out of them that are in the queue
+	held  bool      // it was granted
+	until time.Time // when the hold ends, or how long the place in the queue is kept, unless there are users
+	start time.Time // from which the hold was counted
+	gone  chan struct{}
+}
+
+// enter returns the entry of name, on l if it is new, with one more user. b.mu is held.
+func (b *Backend) enter(name string, l *lease) *entry {
+	e := b.book[name]
+	if e == nil {
+		e = &entry{name: name, lease: l, gone: make(chan struct{})}
+		b.book[name] = e
+		l.entries[e] = true
+	}
+	e.users++
+	return e
+}
+
+// leave takes a user off e. A key that may be in the store keeps its entry for a TTL: whoever wants it comes back, or releases it.
+func (b *Backend) leave(e *entry, maybe bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.users--
+	if e.users > 0 || b.book[e.name] != e {
+		return
+	}
+	now := time.Now()
+	if maybe && !e.held {
+		e.until = now.Add(e.lease.ttl)
+	}
+	if e.lease.dead || !now.Before(e.until) {
+		b.strike(e)
+	}
+}
+
+// strike takes e out of the book. b.mu is held.
+func (b *Backend) strike(e *entry) {
+	if b.book[e.name] == e {
+		delete(b.book, e.name)
+	}
+	delete(e.lease.entries, e)
+	if e.other != nil {
+		delete(e.other.entries, e)
+	}
+}
+
+// lose notes that the key of e is not in the store any more. b.mu is held.
+func (b *Backend) lose(e *entry) {
+	e.held = false
+	b.strike(e)
+	e.tell()
+}
+
+// tell wakes those who wait on e, to find out what happened.
+func (e *entry) tell() {
+	select {
+	case <-e.gone:
+	default:
+		close(e.gone)
+	}
+}
+
+// attach notes that the key of e is on l. b.mu is held.
+func (b *Backend) attach(e *entry, l *lease) {
+	if b.book[e.name] != e {
+		return
+	}
+	delete(e.lease.entries, e)
+	if e.other != nil {
+		delete(e.other.entries, e)
+	}
+	e.lease, e.other = l, nil
+	l.entries[e] = true
+}
+
+// grant notes that the claim of e holds its lock, counted from the lease's last sign of life.
+func (b *Backend) grant(e *entry, rev int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l, now := e.lease, time.Now()
+	if b.book[e.name] != e || !l.usable(now) {
+		return errLeaseLost
+	}
+	e.rev, e.held = rev, true
+	e.start, e.until = l.start, l.start.Add(l.ttl)
+	l.used = now
+	return nil
+}

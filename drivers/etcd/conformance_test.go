@@ -1,0 +1,74 @@
+package etcd_test
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/dlocktest"
+	"github.com/dlock-go/dlock/driver"
+	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
+	"github.com/dlock-go/dlock/internal/etcdtest"
+	"github.com/dlock-go/dlock/internal/faultproxy"
+)
+
+// store is a dlocktest.Store on members that all cases share; each has a namespace of its own, and its own way to the members.
+func store(t *testing.T, cluster etcdtest.Cluster) dlocktest.Store {
+	t.Parallel()
+	namespace := t.Name() + "/"
+	var proxies []*faultproxy.Proxy
+	var hosts []string
+	for _, m := range cluster {
+		p := faultproxy.New(t, m.Addr)
+		proxies, hosts = append(proxies, p), append(hosts, p.Addr)
+	}
+	dsn := "etcd://" + strings.Join(hosts, ",") + "?namespace=" + url.QueryEscape(namespace)
+	admin := cluster.Client(t)
+	return dlocktest.Store{
+		Driver: "etcd", DSN: dsn,
+		Open: func(t testing.TB) driver.Backend {
+			b, err := etcddriver.Driver{}.Open(dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Close() })
+			return b
+		},
+		Outage: func(down bool) {
+			for _, p := range proxies {
+				if down {
+					p.Set(faultproxy.Rules{Refuse: true})
+					p.CutAll()
+				} else {
+					p.Heal()
+				}
+			}
+		},
+		Delete: func(key string) { deleteHolder(t, admin, namespace+key) },
+	}
+}
+
+// deleteHolder removes the key of the one who holds a lock, as an operator would.
+func deleteHolder(t testing.TB, admin *clientv3.Client, lock string) {
+	ctx := context.Background()
+	resp, err := admin.Get(ctx, lock+"/", clientv3.WithFirstCreate()...)
+	if err != nil || len(resp.Kvs) == 0 {
+		t.Errorf("looking for the holder of %s: %v, %v", lock, resp, err)
+		return
+	}
+	if _, err := admin.Delete(ctx, string(resp.Kvs[0].Key)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConformanceOnOneMember(t *testing.T) {
+	cluster := etcdtest.StartCluster(t, 1)
+	dlocktest.Run(t, dlocktest.Harness{
+		MinTTL: time.Second,
+		New:    func(t *testing.T) dlocktest.Store { return store(t, cluster) },
+	})
+}

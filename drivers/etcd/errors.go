@@ -1,0 +1,78 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+var (
+	errClosed = errors.New("etcd: the backend is closed")
+
+	// errLeaseLost is what those are told who wait, or are just acquiring, on a lease that has ended.
+	errLeaseLost = errors.New("the lease has ended")
+
+	// errLeft is what a Wait is told whose key was removed.
+	errLeft = errors.New("the claim's key was removed while it waited")
+
+	// errChanged says that a key changed between a look at it and the write.
+	errChanged = errors.New("the claim's key was changed by somebody else")
+
+	// errSlow says that the server answers so slowly that its answers are out of date.
+	errSlow = errors.New("keeping the lease alive takes longer than half of its TTL")
+)
+
+// permanent are the server's answers that trying again does not change.
+var permanent = []error{
+	rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound, rpctypes.ErrRoleNotFound,
+	rpctypes.ErrRequestTooLarge, rpctypes.ErrInvalidAuthMgmt, rpctypes.ErrPermissionNotGranted, rpctypes.ErrRoleNotGranted,
+}
+
+// fail names the operation that failed, and marks what cannot be mended. The server's answer stays in the chain.
+func (b *Backend) fail(op string, err error) error {
+	switch {
+	case err == nil, errors.Is(err, errClosed):
+		return err
+	case b.ctx.Err() != nil:
+		return errClosed
+	}
+	wrapped := fmt.Errorf("etcd: %s: %w", op, err)
+	if isPermanent(err) {
+		return driver.Permanent(wrapped)
+	}
+	return wrapped
+}
+
+func isPermanent(err error) bool {
+	for _, p := range permanent {
+		if errors.Is(err, p) {
+			return true
+		}
+	}
+	var answer rpctypes.EtcdError
+	if errors.As(err, &answer) {
+		return false
+	}
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return true
+	default:
+		return false
+	}
+}
+
+func isLeaseNotFound(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
+
+// ended returns ctx's error in place of the status that gRPC makes of it.
+func ended(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}

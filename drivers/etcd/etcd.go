@@ -1,0 +1,160 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func init() { driver.Register("etcd", Driver{}) }
+
+// Driver opens etcd clusters by DSN. It is registered as "etcd", and its zero value can be used without the registry.
+type Driver struct{}
+
+// Backend is a client of one etcd cluster.
+type Backend struct {
+	opt  options
+	dial *dialer
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	calls  sync.WaitGroup // under way, those in the background included
+
+	mu     sync.Mutex
+	closed bool
+	slots  map[int64]*slot   // the leases, by TTL in seconds
+	book   map[string]*entry // the keys that are in the store, or may be
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var (
+	_ driver.Waiter       = (*Backend)(nil)
+	_ driver.BatchRenewer = (*Backend)(nil)
+	_ driver.Inspector    = (*Backend)(nil)
+	_ driver.Breaker      = (*Backend)(nil)
+	_ driver.Pinger       = (*Backend)(nil)
+	_ driver.Doctor       = (*Backend)(nil)
+)
+
+type options struct{ namespace string }
+
+// Option changes a Backend that New makes.
+type Option func(*options)
+
+// WithNamespace puts prefix in front of every key in the store, as it is: slashes in it are not escaped. Default: "".
+func WithNamespace(prefix string) Option { return func(o *options) { o.namespace = prefix } }
+
+// New returns a Backend on a client that the application already has, which stays open when the Backend is closed. It returns nil for a nil
+// client; dlock.New then answers ErrConnectorNil.
+func New(client *clientv3.Client, opts ...Option) driver.Backend {
+	if client == nil {
+		return nil
+	}
+	var o options
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return newBackend(&dialer{client: client}, o)
+}
+
+func newBackend(d *dialer, o options) *Backend {
+	b := &Backend{opt: o, dial: d, slots: map[int64]*slot{}, book: map[string]*entry{}}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b
+}
+
+// requestLimit is for one request that nobody else limits.
+const requestLimit = 5 * time.Second
+
+// begin starts an operation: Close ends the context that it returns, and waits for done.
+func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, errClosed
+	}
+	b.calls.Add(1)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(b.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+		b.calls.Done()
+	}, nil
+}
+
+// background runs f until Close, with a time limit. b.mu is held.
+func (b *Backend) background(limit time.Duration, f func(ctx context.Context)) {
+	if b.closed {
+		return
+	}
+	b.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(b.ctx, limit)
+		defer cancel()
+		f(ctx)
+	})
+}
+
+const (
+	closeWait   = 300 * time.Millisecond // for the calls under way, which Close has ended
+	closeRevoke = 600 * time.Millisecond // for the server to answer
+)
+
+// Close ends the calls under way and revokes this client's leases, and with them whatever of its keys is still in the store. (The engine has
+// ended every hold by then.) It takes a second at most, and leaves a client open that New was given.
+func (b *Backend) Close() error {
+	b.closeOnce.Do(func() { b.closeErr = b.close() })
+	return b.closeErr
+}
+
+func (b *Backend) close() error {
+	b.mu.Lock()
+	b.closed = true
+	var leases []clientv3.LeaseID
+	for _, s := range b.slots {
+		if l := s.lease; l != nil {
+			leases = append(leases, l.id)
+			l.dead = true
+			l.timer.Stop()
+		}
+	}
+	b.mu.Unlock()
+	b.cancel()
+	quiet := make(chan struct{})
+	go func() {
+		b.calls.Wait()
+		close(quiet)
+	}()
+	select {
+	case <-quiet:
+	case <-time.After(closeWait):
+	}
+	b.revokeAll(leases)
+	return b.dial.close()
+}
+
+// revokeAll revokes leases as far as the server answers in time. What it does not answer ends by itself.
+func (b *Backend) revokeAll(leases []clientv3.LeaseID) {
+	client := b.dial.made()
+	if client == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeRevoke)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, id := range leases {
+		wg.Go(func() { _, _ = client.Revoke(ctx, id) })
+	}
+	wg.Wait()
+}

@@ -1,0 +1,22 @@
+package etcd_test
+
+import (
+	"flag"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/dlock-go/dlock/internal/etcdtest"
+)
+
+// parallel is how many tests run at the same time. Most of them wait for whole seconds to pass.
+const parallel = "16"
+
+func TestMain(m *testing.M) {
+	etcdtest.Main()
+	flag.Parse()
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}

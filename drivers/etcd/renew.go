@@ -1,0 +1,219 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Renew implements [driver.Backend].
+func (b *Backend) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	r := b.renew(ctx, []driver.Claim{c}, 0)[0]
+	return r.Grant, r.Err
+}
+
+// slack is the part of a TTL by which a keepalive may be older than the call of RenewBatch that it serves for. Grant.Start says so. It brings locks
+// together that were acquired one after the other: the engine plans the next renewal by Start.
+const slack = 12
+
+// RenewBatch implements [driver.BatchRenewer]: one keepalive and one look at its keys for each lease.
+func (b *Backend) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
+	return b.renew(ctx, claims, slack)
+}
+
+// renewal is a claim to be renewed, and where its answer goes.
+type renewal struct {
+	claim  driver.Claim
+	e      *entry
+	answer *driver.Renewal
+}
+
+func (b *Backend) renew(ctx context.Context, claims []driver.Claim, slack time.Duration) []driver.Renewal {
+	answers := make([]driver.Renewal, len(claims))
+	began := time.Now()
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		for i := range answers {
+			answers[i].Err = err
+		}
+		return answers
+	}
+	defer done()
+	groups, single := b.group(claims, answers)
+	var wg sync.WaitGroup
+	for l, group := range groups {
+		since := began
+		if slack > 0 {
+			since = began.Add(-l.ttl / slack)
+		}
+		wg.Go(func() { b.renewGroup(ctx, l, group, since) })
+	}
+	b.renewSingly(ctx, single, began)
+	wg.Wait()
+	return answers
+}
+
+// group sorts claims by lease. Those that cannot be renewed by keeping their lease alive are returned apart.
+func (b *Backend) group(claims []driver.Claim, answers []driver.Renewal) (groups map[*lease][]renewal, single []renewal) {
+	groups = map[*lease][]renewal{}
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, c := range claims {
+		r := renewal{c, b.book[b.name(c)], &answers[i]}
+		if r.e != nil && r.e.held && r.e.other == nil && r.e.lease.seconds == seconds(c.TTL) && r.e.lease.usable(now) {
+			groups[r.e.lease] = append(groups[r.e.lease], r)
+		} else {
+			single = append(single, r)
+		}
+	}
+	return groups, single
+}
+
+// renewGroup renews claims on one lease.
+func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, since time.Time) {
+	err := b.renewLease(ctx, l, since)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range group {
+		switch {
+		case !r.e.held:
+			r.answer.Err = driver.ErrNotOwner
+		case err != nil:
+			r.answer.Err = b.fail("renew", err)
+		default:
+			r.e.start, r.e.until = l.start, l.start.Add(l.ttl)
+			r.answer.Grant = r.e.grant()
+		}
+	}
+}
+
+// renewWorkers is how many claims are renewed at the same time that need a request of their own.
+const renewWorkers = 32
+
+func (b *Backend) renewSingly(ctx context.Context, single []renewal, began time.Time) {
+	var wg sync.WaitGroup
+	next := make(chan renewal)
+	for range min(renewWorkers, len(single)) {
+		wg.Go(func() {
+			for r := range next {
+				r.answer.Grant, r.answer.Err = b.renewOne(ctx, r.claim, began)
+			}
+		})
+	}
+	for _, r := range single {
+		next <- r
+	}
+	close(next)
+	wg.Wait()
+}
+
+// renewOne renews a claim with another TTL than the one it has, or one that this backend does not know.
+func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time) (driver.Grant, error) {
+	kv, first, err := b.look(ctx, c)
+	if err != nil {
+		return driver.Grant{}, b.fail("renew", err)
+	}
+	if kv == nil || !first {
+		b.mu.Lock()
+		if e := b.book[b.name(c)]; kv == nil && e != nil && e.held {
+			b.lose(e)
+		}
+		b.mu.Unlock()
+		return driver.Grant{}, driver.ErrNotOwner
+	}
+	if g, ok, err := b.ample(ctx, c, kv); ok || err != nil {
+		return g, b.fail("renew", err)
+	}
+	e, _, err := b.enlist(ctx, b.name(c), seconds(c.TTL), began)
+	if err != nil {
+		return driver.Grant{}, b.fail("renew", err)
+	}
+	defer b.leave(e, true)
+	g, err := b.regrant(ctx, c, e, kv, began)
+	return g, b.fail("renew", err)
+}
+
+// ample returns the grant of a hold that has more left than c asks for. It is left as it is: a renewal never shortens.
+func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue) (g driver.Grant, ok bool, err error) {
+	b.mu.Lock()
+	now := time.Now()
+	e := b.book[string(kv.Key)]
+	if e != nil && e.held {
+		defer b.mu.Unlock()
+		return e.grant(), e.other == nil && e.lease.usable(now) && e.until.Sub(now) > c.TTL, nil
+	}
+	b.mu.Unlock()
+	// Another backend has it on a lease of its own.
+	left, err := b.leaseLeft(ctx, clientv3.LeaseID(kv.Lease))
+	if err != nil || left <= c.TTL {
+		return g, false, err
+	}
+	return driver.Grant{Fence: fenceOf(kv.CreateRevision), Fences: fences, TTL: left, Start: now}, true, nil
+}
+
+// leaseLeft is what is left of a lease, in whole seconds; 0 when it has ended.
+func (b *Backend) leaseLeft(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.TimeToLive(ctx, id)
+	if err != nil {
+		return 0, ended(ctx, err)
+	}
+	return time.Duration(max(resp.TTL, 0)) * time.Second, nil
+}
+
+// regrant gives the claim of e, whose key kv is the first of its lock, the full TTL from began on: on the lease that it is on, or on that of another TTL.
+func (b *Backend) regrant(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.KeyValue, began time.Time) (g driver.Grant, err error) {
+	same, l, err := b.enlist(ctx, e.name, seconds(c.TTL), began)
+	if err != nil {
+		return g, err
+	}
+	defer b.leave(same, true)
+	if same != e {
+		return g, errChanged // it was released meanwhile
+	}
+	if err := b.put(ctx, c, e, kv, l); err != nil {
+		return g, err
+	}
+	return b.granted(e, kv.CreateRevision)
+}
+
+// put attaches the key of e, which was found as kv, to l. That keeps its create revision, and with it its place and its fence. A put that
+// was long in the network does no harm, as any later one has changed the modification revision.
+func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.KeyValue, l *lease) error {
+	b.mu.Lock()
+	if clientv3.LeaseID(kv.Lease) == l.id && e.other == nil {
+		b.attach(e, l)
+		b.mu.Unlock()
+		return nil
+	}
+	e.other = l
+	l.entries[e] = true
+	b.mu.Unlock()
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(e.name), "=", kv.ModRevision)).
+		Then(clientv3.OpPut(e.name, c.Owner, clientv3.WithLease(l.id))).
+		Commit()
+	switch {
+	case err != nil:
+		return ended(ctx, err)
+	case !resp.Succeeded:
+		return errChanged
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attach(e, l)
+	return nil
+}

@@ -1,0 +1,199 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// tick looks after l: it keeps the lease alive for those who wait and for those who come and go, ends holds that nobody renews although the
+// lease lives on, and drops a lease that nobody uses. Holds are renewed by whoever has them.
+func (l *lease) tick() {
+	b := l.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	switch {
+	case l.dead || b.closed:
+		return
+	case !l.usable(now):
+		b.bury(l)
+		return
+	}
+	b.expire(l, now)
+	switch young := now.Sub(l.start) < l.ttl/3; {
+	case young:
+	case l.wanted():
+		b.background(max(l.ttl/6, 50*time.Millisecond), func(ctx context.Context) { b.refresh(ctx, l) })
+		return
+	case len(l.entries) == 0:
+		b.bury(l)
+		if s := b.slots[l.seconds]; s.flight == nil {
+			delete(b.slots, l.seconds)
+		}
+		return
+	}
+	l.plan(now)
+}
+
+// wanted reports whether somebody waits on l, or got a lock on it since it was last kept alive. b.mu is held.
+func (l *lease) wanted() bool {
+	if l.used.After(l.start) {
+		return true
+	}
+	for e := range l.entries {
+		if e.waits > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// plan sets the timer for the next thing to do: to keep the lease alive, or to end a hold. b.mu is held.
+func (l *lease) plan(now time.Time) {
+	next := l.start.Add(l.ttl / 3)
+	if !next.After(now) {
+		next = now.Add(l.ttl / 3)
+	}
+	for e := range l.entries {
+		if e.users == 0 && e.until.Before(next) {
+			next = e.until
+		}
+	}
+	l.timer.Reset(max(next.Sub(now), time.Millisecond))
+}
+
+// expire ends the holds and the places in queues whose time is up. b.mu is held.
+func (b *Backend) expire(l *lease, now time.Time) {
+	var names []string
+	for e := range l.entries {
+		if e.users == 0 && !now.Before(e.until) {
+			e.held = false
+			b.strike(e)
+			names = append(names, e.name)
+		}
+	}
+	b.sweep(names)
+}
+
+// sweep deletes keys that nobody wants. What cannot be deleted is found again at the next check. b.mu is held.
+func (b *Backend) sweep(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	b.background(requestLimit, func(ctx context.Context) {
+		for _, name := range names {
+			if _, err := b.remove(ctx, name); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// refresh keeps l alive for those who do not do so themselves.
+func (b *Backend) refresh(ctx context.Context, l *lease) {
+	err := b.renewLease(ctx, l, time.Now())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	switch {
+	case l.dead || b.closed:
+	case err != nil:
+		l.timer.Reset(max(min(l.ttl/20, time.Until(l.deadline())), time.Millisecond))
+	default:
+		l.plan(now)
+	}
+}
+
+// renewLease keeps l alive, unless that was done since, and checks its keys.
+func (b *Backend) renewLease(ctx context.Context, l *lease, since time.Time) error {
+	b.mu.Lock()
+	kept := !l.start.Before(since)
+	b.mu.Unlock()
+	var wg sync.WaitGroup
+	var err1 error
+	if !kept {
+		wg.Go(func() { err1 = b.keepAlive(ctx, l) })
+	}
+	err2 := b.check(ctx, l)
+	wg.Wait()
+	if err1 != nil {
+		return err1
+	}
+	return err2
+}
+
+// check compares the keys that the server has on l with the book, both ways. Those that it finds missing are lost; those that nobody knows are
+// deleted.
+func (b *Backend) check(ctx context.Context, l *lease) error {
+	b.mu.Lock()
+	var expected []*entry // in the store when the request is sent
+	for e := range l.entries {
+		if e.rev != 0 && e.lease == l {
+			expected = append(expected, e)
+		}
+	}
+	b.mu.Unlock()
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
+	if err != nil {
+		return ended(ctx, err)
+	}
+	attached := make(map[string]bool, len(resp.Keys))
+	for _, key := range resp.Keys {
+		attached[string(key)] = true
+	}
+	var suspects []*entry
+	for _, e := range expected {
+		if !attached[e.name] {
+			suspects = append(suspects, e)
+		}
+	}
+	b.mu.Lock()
+	var strays []string
+	for name := range attached {
+		if b.book[name] == nil {
+			strays = append(strays, name)
+		}
+	}
+	b.sweep(strays)
+	b.mu.Unlock()
+	return b.confirm(ctx, suspects)
+}
+
+// txnSize is how many keys are read at once. The server's default limit is 128.
+const txnSize = 100
+
+// confirm looks for keys that were not among those of their lease. The server makes that list without asking the other members, so that it may
+// be an old one; this is the last word.
+func (b *Backend) confirm(ctx context.Context, suspects []*entry) error {
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		return err
+	}
+	for len(suspects) > 0 {
+		some := suspects[:min(txnSize, len(suspects))]
+		suspects = suspects[len(some):]
+		ops := make([]clientv3.Op, len(some))
+		for i, e := range some {
+			ops[i] = clientv3.OpGet(e.name, clientv3.WithKeysOnly())
+		}
+		resp, err := client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return ended(ctx, err)
+		}
+		b.mu.Lock()
+		for i, e := range some {
+			if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].CreateRevision != e.rev {
+				b.lose(e)
+			}
+		}
+		b.mu.Unlock()
+	}
+	return nil
+}
