@@ -64,4 +64,4 @@ func isName(s string) bool {
 }
 
 // seconds rounds up: a hold never ends early.
-func seconds(ttl time.Duration) int64 { return max(1, int64((ttl+time.Second-1)/time.Second)) }
+func seconds(ttl time.Duration) int64 { return int64((max(ttl, 1)-1)/time.Second) + 1 }
