@@ -1,0 +1,437 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
+	"github.com/dlock-go/dlock/internal/faultproxy"
+)
+
+// A1
+func TestAnAcquireWhoseReplyIsLostIsNeverHeldByAnother(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	for _, try := range []bool{true, false} {
+		t.Run(fmt.Sprintf("try=%v", try), func(t *testing.T) {
+			t.Parallel()
+			p := faultproxy.New(t, s.Cluster[0].Addr)
+			l := openLocker(t, 30*time.Second, p.Addr)
+			warmUp(t, l)
+			key := fmt.Sprint("a1-", try)
+			p.Set(faultproxy.Rules{DropDown: true})
+			type result struct {
+				x   *dlock.Lease
+				err error
+			}
+			got := make(chan result, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+				defer cancel()
+				if try {
+					x, ok, err := dlock.TryAcquire(ctx, l, key)
+					if !ok && err == nil {
+						err = errors.New("TryAcquire said that another owner has the key")
+					}
+					got <- result{x, err}
+					return
+				}
+				x, err := dlock.Acquire(ctx, l, key)
+				got <- result{x, err}
+			}()
+			until(t, 10*time.Second, "the acquire is applied", func() bool { return s.count(t, key) == 1 })
+			p.CutAll()
+			p.Heal()
+			r := receive(t, "the acquire's result", got)
+			if r.err != nil {
+				t.Fatalf("%v: want the lease, which its token has", r.err)
+			}
+			if keys := s.contenders(t, key); len(keys) != 1 || !r.x.Held() {
+				t.Errorf("held %v, and the server has %d keys; want true and 1", r.x.Held(), len(keys))
+			}
+		})
+	}
+}
+
+// A3
+func TestAReleaseThatIsRepeatedDoesNotTouchTheNextHolder(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	p := faultproxy.New(t, s.Cluster[0].Addr)
+	a, b := openBackend(t, p.Addr), openBackend(t, s.Cluster[0].Addr)
+	ca, cb := newClaim("a3", 30*time.Second), newClaim("a3", 30*time.Second)
+	if _, err := a.Acquire(t.Context(), ca); err != nil {
+		t.Fatal(err)
+	}
+	p.Set(faultproxy.Rules{DropDown: true})
+	released := make(chan error, 1)
+	go func() { released <- a.Release(context.Background(), ca) }()
+	until(t, 10*time.Second, "the release is applied", func() bool { return s.count(t, "a3") == 0 })
+	p.CutAll()
+	p.Heal()
+	if err := receive(t, "Release", released); errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release whose reply was lost = %v: it cannot know that", err)
+	}
+	if _, err := b.Acquire(t.Context(), cb); err != nil {
+		t.Fatal(err)
+	}
+	before := s.contenders(t, "a3")[0]
+	if err := a.Release(t.Context(), ca); !errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release, repeated = %v, want ErrNotOwner", err)
+	}
+	if now := s.contenders(t, "a3"); len(now) != 1 || now[0].CreateRevision != before.CreateRevision {
+		t.Errorf("the next holder's key was %v, and now there are %v", before, now)
+	}
+}
+
+// A6
+func TestALeaderKilledDuringAcquiresLeavesNoOrphan(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 3)
+	l := openLocker(t, 30*time.Second, s.Addrs()...)
+	warmUp(t, l)
+	const workers, each = 20, 10
+	var had, failed, busy sync.Map
+	var work sync.WaitGroup
+	for w := range workers {
+		work.Go(func() {
+			for i := range each {
+				key := fmt.Sprintf("a6-%d-%d", w, i)
+				// What comes to a member without a leader is dropped there, and answered after five seconds.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				x, ok, err := dlock.TryAcquire(ctx, l, key)
+				switch {
+				case ok:
+					had.Store(key, x)
+				case err != nil:
+					failed.Store(key, err)
+				default:
+					busy.Store(key, true)
+				}
+				cancel()
+				time.Sleep(rand.N(200 * time.Millisecond))
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { work.Wait(); close(done) }()
+	kills := 0
+	for over := false; !over; {
+		leader := s.Leader(t)
+		leader.Kill()
+		kills++
+		s.Leader(t)
+		if err := leader.Run(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-done:
+			over = true
+		case <-time.After(500*time.Millisecond + rand.N(500*time.Millisecond)):
+		}
+	}
+	s.Leader(t)
+	holds := map[string]*dlock.Lease{}
+	had.Range(func(key, x any) bool { holds[key.(string)] = x.(*dlock.Lease); return true })
+	errs := 0
+	failed.Range(func(any, any) bool { errs++; return true })
+	busy.Range(func(key, _ any) bool {
+		t.Errorf("%v: another owner has it, said TryAcquire, but nobody else wants it", key)
+		return true
+	})
+	t.Logf("%d leaders killed during %d acquires: %d had, %d failed", kills, workers*each, len(holds), errs)
+	for key, x := range holds {
+		if keys := s.contenders(t, key); !x.Held() || len(keys) != 1 || uint64(keys[0].CreateRevision) != x.Fence()/256 {
+			t.Errorf("%s: held %v with fence %d, and the server has %v", key, x.Held(), x.Fence(), keys)
+		}
+	}
+	orphans := func() (n int) {
+		r, err := s.witness.Get(t.Context(), "a6-", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return -1
+		}
+		return int(r.Count) - len(holds)
+	}
+	until(t, 10*time.Second, "every key that nobody was given is gone", func() bool { return orphans() == 0 })
+}
+
+// B1
+func TestACancelledAcquireReturnsAtOnceAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	p := faultproxy.New(t, s.Cluster[0].Addr)
+	l := openLocker(t, 30*time.Second, p.Addr)
+	warmUp(t, l)
+	late := lateness(t)
+	for i := range 200 {
+		p.Set(faultproxy.Rules{DelayUp: rand.N(time.Millisecond), DelayDown: rand.N(time.Millisecond)})
+		cancelAcquire(t, l, fmt.Sprint("b1-", i), rand.N(6*time.Millisecond), i%2 == 0, late)
+	}
+	p.Heal()
+	s.allGone(t, "b1-", late)
+}
+
+// B1
+func TestACancelledAcquireLeavesNothingWhenTheNetworkHeals(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]faultproxy.Rules{
+		"replies vanish": {DropDown: true},
+		"all vanishes":   {DropDown: true, DropUp: true},
+		"requests wait":  {HoldUp: true},
+		"replies wait":   {HoldDown: true},
+		"all waits":      {HoldUp: true, HoldDown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startSite(t, 1)
+			p := faultproxy.New(t, s.Cluster[0].Addr)
+			l := openLocker(t, 30*time.Second, p.Addr)
+			warmUp(t, l)
+			late := lateness(t)
+			p.Set(fault)
+			for i := range 6 {
+				cancelAcquire(t, l, fmt.Sprint("b1-", i), 5*time.Millisecond+rand.N(50*time.Millisecond), i%2 == 0, late)
+			}
+			p.Heal()
+			if fault.DropUp || fault.DropDown { // a stream with a hole in it is not one: such a connection ends
+				p.CutAll()
+			}
+			s.allGone(t, "b1-", late)
+			if err := holdKey(t, l, "b1-after").Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// cancelAcquire cancels an acquire after a while. If it was had before that, it is given back.
+func cancelAcquire(t *testing.T, l dlock.Locker, key string, after time.Duration, try bool, late func() time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancelled := make(chan time.Time, 1)
+	time.AfterFunc(after, func() {
+		cancelled <- time.Now()
+		cancel()
+	})
+	var x *dlock.Lease
+	var err error
+	if try {
+		x, _, err = dlock.TryAcquire(ctx, l, key)
+	} else {
+		x, err = dlock.Acquire(ctx, l, key)
+	}
+	returned := time.Now()
+	if took := returned.Sub(<-cancelled); took > 100*time.Millisecond+late() {
+		t.Errorf("returned %v after the cancel, want within 100ms", took)
+	}
+	switch {
+	case x != nil:
+		_ = x.Unlock(t.Context())
+	case !errors.Is(err, context.Canceled):
+		t.Errorf("%s: the error is %v, want that of the context", key, err)
+	}
+}
+
+// allGone waits until no key is left that begins with prefix.
+func (s *site) allGone(t *testing.T, prefix string, late func() time.Duration) {
+	t.Helper()
+	until(t, time.Second+late(), "all keys are gone", func() bool {
+		r, err := s.witness.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && r.Count == 0
+	})
+}
+
+// B2
+func TestAContextThatIsDoneSendsNothing(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	c, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(c).(*etcddriver.Backend)
+	l, err := dlock.New(etcddriver.New(c), &dlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	claim := newClaim("b2", time.Second)
+	_, errTry := l.TryLock(ctx, "b2")
+	_, errAcquire := b.Acquire(ctx, claim)
+	_, errWait := b.Wait(ctx, claim)
+	_, errRenew := b.Renew(ctx, claim)
+	for what, err := range map[string]error{
+		"Lock": l.Lock(ctx, "b2"), "TryLock": errTry, "Ping": dlock.Ping(ctx, l), "Backend.Acquire": errAcquire, "Backend.Wait": errWait,
+		"Backend.Renew": errRenew, "Backend.Release": b.Release(ctx, claim),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s = %v, want context.Canceled", what, err)
+		}
+	}
+	_ = l.Close()
+	_ = b.Close()
+	if n := w.requests.Load(); n > 0 {
+		t.Errorf("%d requests were sent, want none", n)
+	}
+}
+
+// B3
+func TestCancellingTheContextOfAnAcquireDoesNotEndTheHold(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	const ttl = time.Second
+	l := openLocker(t, ttl, s.Addrs()...)
+	ctx, cancel := context.WithCancel(t.Context())
+	x, err := dlock.Acquire(ctx, l, "b3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := x.ValidUntil()
+	cancel()
+	until(t, 10*time.Second, "renewals move the deadline by two TTLs", func() bool { return x.ValidUntil().After(first.Add(2 * ttl)) })
+	if n := s.count(t, "b3"); !x.Held() || n != 1 {
+		t.Errorf("held %v, the server has %d keys", x.Held(), n)
+	}
+}
+
+// B4
+func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	l := openLocker(t, 30*time.Second, s.Addrs()...)
+	x := holdKey(t, l, "b4")
+	gone := s.freed(t, "b4")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := x.Unlock(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("Unlock = %v, want nil or the context's error", err)
+	}
+	if x.Held() {
+		t.Error("held after Unlock")
+	}
+	receive(t, "the deletion of the key", gone)
+}
+
+// B5
+func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	holder, first, second := openLocker(t, 30*time.Second, s.Addrs()...), openLocker(t, 30*time.Second, s.Addrs()...), openLocker(t, 30*time.Second, s.Addrs()...)
+	x := holdKey(t, holder, "b5")
+	ctx, cancel := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	before := s.watchers(t)
+	go func() { gaveUp <- first.Lock(ctx, "b5") }()
+	until(t, 10*time.Second, "the first waits", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) > before })
+	waiting := s.watchers(t)
+	next := make(chan *dlock.Lease, 1)
+	go func() {
+		y, _ := dlock.Acquire(t.Context(), second, "b5")
+		next <- y
+	}()
+	until(t, 10*time.Second, "the second waits", func() bool { return s.count(t, "b5") == 3 && s.watchers(t) > waiting })
+	both := s.watchers(t)
+	late := lateness(t)
+	cancel()
+	if err := receive(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
+		t.Errorf("Lock = %v, want ErrNotAcquired and context.Canceled", err)
+	}
+	until(t, time.Second+late(), "its entry and its watches are gone", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) < both })
+	began := time.Now()
+	if err := x.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	y := receive(t, "Acquire", next)
+	if took := time.Since(began); y == nil || took > 100*time.Millisecond+late() {
+		t.Errorf("the second had %v after %v, want it at once", y, took)
+	}
+	until(t, time.Second+late(), "no watch of the waiters is left", func() bool { return s.watchers(t) <= before })
+}
+
+// B6
+func TestCloseEndsEverythingAndNothingIsWrittenAfterwards(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Second
+	for name, fault := range map[string]faultproxy.Rules{
+		"the network works":    {},
+		"requests wait":        {HoldUp: true},
+		"replies wait":         {HoldDown: true},
+		"everything vanishes":  {DropUp: true, DropDown: true},
+		"replies are delayed":  {DelayDown: 200 * time.Millisecond},
+		"connections are shut": {CutAtReply: 1, Refuse: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startSite(t, 1)
+			p := faultproxy.New(t, s.Cluster[0].Addr)
+			l, w := wiredLocker(t, ttl, p.Addr)
+			if _, err := openBackend(t, s.Addrs()...).Acquire(t.Context(), newClaim("busy", time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			x, unlocking := holdKey(t, l, "held"), holdKey(t, l, "unlocking")
+			late := lateness(t)
+
+			var calls sync.WaitGroup
+			results := make(chan error, 10)
+			start := func(f func() error) { calls.Go(func() { results <- f() }) }
+			start(func() error { return l.Lock(context.Background(), "busy") })
+			until(t, 10*time.Second, "Lock waits", func() bool { return s.count(t, "busy") == 2 })
+			p.Set(fault)
+			start(func() error {
+				ok, err := l.TryLock(context.Background(), "flying")
+				if !ok && err == nil {
+					err = errors.New("TryLock said that another owner has a free key")
+				}
+				return err
+			})
+			start(func() error { return unlocking.Unlock(context.Background()) })
+
+			began := time.Now()
+			for range 3 {
+				start(l.Close)
+			}
+			_ = l.Close()
+			if took := time.Since(began); took > 2*time.Second+late() {
+				t.Errorf("Close took %v, want at most 2s", took)
+			}
+			select {
+			case <-x.Done():
+			default:
+				t.Error("Done is open after Close")
+			}
+			sent := w.requests.Load()
+			calls.Wait()
+			if took := time.Since(began); took > 2*time.Second+200*time.Millisecond+late() {
+				t.Errorf("the last call returned after %v, want it to return with Close", took)
+			}
+			close(results)
+			for err := range results {
+				if name == "the network works" && err != nil && !errors.Is(err, dlock.ErrClosed) {
+					t.Errorf("a call returned %v, want ErrClosed or nil", err)
+				}
+				if err != nil && strings.Contains(err.Error(), "another owner has a free key") {
+					t.Error(err)
+				}
+			}
+			if err := l.Lock(t.Context(), "later"); !errors.Is(err, dlock.ErrClosed) {
+				t.Errorf("Lock after Close = %v, want ErrClosed", err)
+			}
+			p.Heal()
+			// A renewal that somebody forgot would come within the TTL, and what nobody renews is gone soon after it.
+			until(t, 3*ttl+5*time.Second, "all keys of the Locker are gone", func() bool {
+				return s.count(t, "held")+s.count(t, "flying")+s.count(t, "unlocking") == 0 && s.count(t, "busy") == 1 && time.Since(began) > ttl
+			})
+			if n := w.requests.Load() - sent; n > 0 {
+				t.Errorf("%d requests were sent after Close, want none", n)
+			}
+		})
+	}
+}

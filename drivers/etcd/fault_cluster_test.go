@@ -1,0 +1,305 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/internal/faultproxy"
+)
+
+// T1
+func TestALeaderThatDiesDoesNotEndAHold(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second // many elections, also on a busy machine
+	s := startSite(t, 3)
+	l := openLocker(t, ttl, s.Addrs()...)
+	x, y := holdKey(t, l, "t1"), holdKey(t, openLocker(t, ttl, s.Addrs()[1:]...), "t1-other")
+	for i := range 20 {
+		leader := s.Leader(t)
+		leader.Kill()
+		s.Leader(t)
+		if !x.Held() || !y.Held() {
+			t.Fatalf("lost after leader number %d was killed: %v, %v", i+1, x.Err(), y.Err())
+		}
+		if err := leader.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if i%5 == 4 { // calamities come in fives
+			waitRenewed(t, x)
+		}
+	}
+	for _, x := range []*dlock.Lease{x, y} {
+		if keys := s.contenders(t, x.Key()); len(keys) != 1 || uint64(keys[0].CreateRevision) != x.Fence()/256 {
+			t.Errorf("%s is held with the fence %d, but the server has %v", x.Key(), x.Fence(), keys)
+		}
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock(%s): %v", x.Key(), err)
+		}
+	}
+}
+
+func waitRenewed(t *testing.T, x *dlock.Lease) {
+	t.Helper()
+	before := x.ValidUntil()
+	until(t, 10*time.Second, "a renewal moves the deadline", func() bool { return x.ValidUntil().After(before) })
+}
+
+// T1
+func TestALeaderThatHangsDoesNotEndAHold(t *testing.T) {
+	t.Parallel()
+	const ttl = 5 * time.Second
+	s := startSite(t, 3)
+	x := holdKey(t, openLocker(t, ttl, s.Addrs()...), "t1-hang")
+	for range 3 {
+		leader := s.Leader(t)
+		leader.Stop()
+		s.Leader(t)
+		waitRenewed(t, x)
+		leader.Continue()
+	}
+	if !x.Held() {
+		t.Errorf("lost: %v", x.Err())
+	}
+}
+
+// T2
+func TestALostQuorumIsToldBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	s := startSite(t, 3)
+	l := openLocker(t, ttl, s.Addrs()...)
+	x := holdKey(t, l, "t2")
+	late := lateness(t)
+	s.Cluster[0].Kill()
+	s.Cluster[1].Kill()
+	deadline := x.ValidUntil()
+	done := endOf(t, x, 5*ttl)
+	if now := x.ValidUntil(); now.After(deadline) {
+		deadline = now // a renewal was under way
+	}
+	if done.After(deadline.Add(10*time.Millisecond + late())) {
+		t.Errorf("Done %v after the deadline", done.Sub(deadline))
+	}
+	if !errors.Is(x.Err(), dlock.ErrOwnershipLost) {
+		t.Errorf("Err = %v, want ErrOwnershipLost", x.Err())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if ok, err := l.TryLock(ctx, "t2-other"); ok || err == nil {
+		t.Errorf("TryLock without a quorum = %v, %v; want an error", ok, err)
+	}
+	if err := s.Cluster[0].Run(); err != nil {
+		t.Fatal(err)
+	}
+	holdKey(t, l, "t2") // the key of the lost hold goes when its lease does, if not before
+}
+
+// T3
+func TestALeaseThatAnAdministratorRevokesIsToldInTime(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	s := startSite(t, 1)
+	t.Run("to a holder", func(t *testing.T) {
+		t.Parallel()
+		x := holdKey(t, openLocker(t, ttl, s.Addrs()...), "t3-held")
+		late := lateness(t)
+		revoked := s.revoke(t, "t3-held", 0)
+		done := endOf(t, x, 3*ttl)
+		if took := done.Sub(revoked); took > ttl/3+ttl/6+100*time.Millisecond+late() {
+			t.Errorf("told %v after the revocation, want within a third of the TTL", took)
+		}
+		if !errors.Is(x.Err(), dlock.ErrOwnershipLost) {
+			t.Errorf("Err = %v, want ErrOwnershipLost", x.Err())
+		}
+		if err := x.Unlock(t.Context()); !errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Errorf("Unlock = %v, want ErrOwnershipLost", err)
+		}
+	})
+	t.Run("to a waiter, which stands in line again", func(t *testing.T) {
+		t.Parallel()
+		x := holdKey(t, openLocker(t, 30*time.Second, s.Addrs()...), "t3-wait")
+		waiter := openLocker(t, ttl, s.Addrs()...)
+		got := make(chan *dlock.Lease, 1)
+		go func() {
+			y, _ := dlock.Acquire(t.Context(), waiter, "t3-wait")
+			got <- y
+		}()
+		until(t, 10*time.Second, "it waits", func() bool { return s.count(t, "t3-wait") == 2 })
+		late := lateness(t)
+		old := s.contenders(t, "t3-wait")[1]
+		s.revoke(t, "t3-wait", 1)
+		until(t, ttl/3+time.Second+late(), "it waits again", func() bool {
+			keys := s.contenders(t, "t3-wait")
+			return len(keys) == 2 && keys[1].CreateRevision > old.CreateRevision
+		})
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if y := receive(t, "the lock", got); y == nil || !y.Held() {
+			t.Error("the waiter did not get the lock")
+		}
+	})
+}
+
+// revoke revokes the lease of the i-th of the lock's keys, and returns when.
+func (s *site) revoke(t *testing.T, lock string, i int) time.Time {
+	t.Helper()
+	if _, err := s.witness.Revoke(t.Context(), clientv3.LeaseID(s.contenders(t, lock)[i].Lease)); err != nil {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+// putOf returns the put by which req creates a key in a lock whose name begins with prefix; nil if it does not.
+func putOf(req any, prefix string) *pb.PutRequest {
+	txn, ok := req.(*pb.TxnRequest)
+	if !ok {
+		return nil
+	}
+	for _, op := range txn.Success {
+		if put := op.GetRequestPut(); put != nil && strings.HasPrefix(string(put.Key), prefix) {
+			return put
+		}
+	}
+	return nil
+}
+
+// T4
+func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
+	t.Parallel()
+	const ttl, keys = 2 * time.Second, 50
+	s := startSite(t, 1)
+	for name, delay := range map[string]func() time.Duration{
+		"until somewhen in the clean-up": func() time.Duration { return 300*time.Millisecond + rand.N(ttl) },
+		"until the clean-up is over":     func() time.Duration { return 300*time.Millisecond + ttl*3/2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix := "t4 " + name
+			l, w := wiredLocker(t, ttl, s.Addrs()...)
+			x := holdKey(t, l, "held "+name) // keeps the lease alive
+			var stuck, calls sync.WaitGroup
+			var arrived atomic.Int64
+			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+				if putOf(req, prefix) == nil {
+					return send(ctx)
+				}
+				stuck.Go(func() { // its caller gives it up, and it reaches the server all the same
+					time.Sleep(delay())
+					if err := send(context.WithoutCancel(ctx)); err != nil {
+						t.Errorf("a transaction that was stuck: %v", err)
+					}
+					arrived.Add(1)
+				})
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			for i := range keys {
+				calls.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+					defer cancel()
+					var err error
+					if i%2 == 0 {
+						_, err = l.TryLock(ctx, fmt.Sprint(prefix, i))
+					} else {
+						err = l.Lock(ctx, fmt.Sprint(prefix, i))
+					}
+					if err == nil {
+						t.Error("a lock whose transaction was stuck was had, or another's")
+					}
+				})
+			}
+			calls.Wait()
+			late := lateness(t)
+			stuck.Wait()
+			if n := arrived.Load(); n != keys {
+				t.Errorf("%d transactions were stuck, want %d", n, keys)
+			}
+			until(t, ttl+late(), "all their keys are gone", func() bool {
+				r, err := s.witness.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+				return err == nil && r.Count == 0
+			})
+			if !x.Held() {
+				t.Errorf("the hold on the same lease was lost: %v", x.Err())
+			}
+		})
+	}
+}
+
+// T5
+func TestAnAcquireOnALeaseThatIsAlmostOverHasTheRightDeadline(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	s := startSite(t, 1)
+	p := faultproxy.New(t, s.Cluster[0].Addr)
+	l := openLocker(t, ttl, p.Addr)
+	first := holdKey(t, l, "t5-first", dlock.WithoutRenewal())
+	until(t, 2*ttl, "the lease has 0.3 of its TTL left", func() bool { return time.Until(first.ValidUntil()) < ttl*3/10 })
+	x := holdKey(t, l, "t5", dlock.WithoutRenewal())
+	deadline := x.ValidUntil()
+	if left := time.Until(deadline); left < ttl*4/10 {
+		t.Errorf("%v are left of a TTL of %v, want half of it or more", left, ttl)
+	}
+	gone := s.freed(t, "t5")
+	p.BlackHole()
+	endOf(t, x, 3*ttl)
+	if at := receive(t, "the deletion of the key", gone); deadline.After(at) {
+		t.Errorf("held for %v longer than at the server", deadline.Sub(at))
+	}
+}
+
+// T5
+func TestAnAcquireWhoseLeaseIsLostOnTheWayIsRepeatedOnAnother(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	s := startSite(t, 1)
+	for _, try := range []bool{true, false} {
+		t.Run(fmt.Sprintf("try=%v", try), func(t *testing.T) {
+			t.Parallel()
+			key := fmt.Sprint("t5-", try)
+			l, w := wiredLocker(t, ttl, s.Addrs()...)
+			warmUp(t, l)
+			var once sync.Once
+			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+				if put := putOf(req, key); put != nil {
+					once.Do(func() {
+						if _, err := s.witness.Revoke(ctx, clientv3.LeaseID(put.Lease)); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				return send(ctx)
+			})
+			began := time.Now()
+			var x *dlock.Lease
+			if try {
+				var err error
+				if x, _, err = dlock.TryAcquire(t.Context(), l, key); err != nil || x == nil {
+					t.Fatalf("TryAcquire = %v, %v; want the lease", x, err)
+				}
+			} else {
+				x = holdKey(t, l, key)
+			}
+			if left := x.ValidUntil().Sub(began); !x.Held() || left < ttl-marginOf(ttl) {
+				t.Errorf("held %v for %v, want true and %v", x.Held(), left, ttl)
+			}
+			if keys := s.contenders(t, key); len(keys) != 1 || uint64(keys[0].CreateRevision) != x.Fence()/256 {
+				t.Errorf("held with the fence %d, but the server has %v", x.Fence(), keys)
+			}
+			if err := x.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

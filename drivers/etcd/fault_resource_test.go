@@ -1,0 +1,188 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// resources are those of this process that a leak shows in.
+type resources struct{ goroutines, descriptors, heap int }
+
+func measure(t *testing.T) resources {
+	t.Helper()
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skipf("descriptors cannot be counted: %v", err)
+	}
+	return resources{runtime.NumGoroutine(), len(fds), int(m.HeapAlloc)}
+}
+
+// F2. It does not run beside other tests: it counts what the whole process has.
+func TestManyCyclesLeaveNothingBehind(t *testing.T) {
+	cycles := 4_000
+	if os.Getenv("DLOCK_LONG") != "" {
+		cycles = 100_000
+	}
+	s := startSite(t, 1)
+	l := openLocker(t, 30*time.Second, s.Addrs()...)
+	run := func(n int) {
+		var wg sync.WaitGroup
+		for g := range 16 {
+			wg.Go(func() {
+				for i := range n / 16 {
+					key := fmt.Sprint("f2-", (g+i)%32) // now free, now wanted by others
+					if err := dlock.Do(t.Context(), l, key, func(context.Context) error { return nil }); err != nil {
+						t.Errorf("Do: %v", err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	run(cycles / 4)
+	before := measure(t)
+	run(cycles)
+	var after resources
+	until(t, 15*time.Second, "goroutines, descriptors and heap are as before", func() bool {
+		after = measure(t)
+		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+(1<<20)
+	})
+	t.Logf("%d cycles: before %+v, after %+v", cycles, before, after)
+	if n := s.count(t, "f2-"); n > 0 {
+		t.Errorf("the server has %d keys, want none", n)
+	}
+	if leases, err := s.witness.Leases(t.Context()); err != nil || len(leases.Leases) > 1 {
+		t.Errorf("the server has the leases %v, %v; want one at most", leases, err)
+	}
+}
+
+// F2
+func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
+	s := startSite(t, 1)
+	run := func(n int) {
+		for range n {
+			l, err := dlock.Open("etcd", dsnOf(s.Addrs()...), &dlock.Config{DefaultTTL: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = holdKey(t, l, "f2").Unlock(t.Context())
+			if err := holdKey(t, l, "f2-kept").Extend(t.Context(), 2*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run(5)
+	before := measure(t)
+	run(30)
+	until(t, 15*time.Second, "goroutines and descriptors are as before", func() bool {
+		after := measure(t)
+		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4
+	})
+	leases, err := s.witness.Leases(t.Context())
+	if err != nil || len(leases.Leases) > 0 || s.count(t, "f2")+s.count(t, "f2-kept") > 0 {
+		t.Errorf("the server has the leases %v, %v; want none, and no key", leases, err)
+	}
+}
+
+// hostileKeys are keys that a careless driver takes for something else.
+func hostileKeys() []string {
+	return []string{
+		"a", " ", "0", "\x00", "a\x00", "a\x00b", "\r\n", "a\r\n", "\xff\xfe", "a\xff", "\xff", "é", "e\u0301", "/", "//", "a/", "a//", "a/b", "a/b/", "a/b/c",
+		"..", "../a", "a/../b", "./a", ".", "{", "}", "{a}", "%", "%2", "%2F", "a%2F", "a%2Fb", "%252F", "%25", "a%", "*", "?", "[a]", `\`, `"`, "'", "A", "\t",
+		"\u2028", "a0", "a.", "a-", "a/" + strings.Repeat("0", 32), "a/694d8a1b2c3d4e5f", strings.Repeat("k", 1024), strings.Repeat("k", 1023),
+		strings.Repeat("/", 1024), strings.Repeat("\xff", 1024), strings.Repeat("%", 1024), strings.Repeat("\x00", 1024),
+	}
+}
+
+// F3
+func TestHostileKeysAreKeptApart(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	a, b := openLocker(t, 50*time.Second, s.Addrs()...), openLocker(t, 50*time.Second, s.Addrs()...)
+	inspector := openBackend(t, s.Addrs()...)
+	keys := hostileKeys()
+	leases := map[string]*dlock.Lease{}
+	for _, key := range keys {
+		x, ok, err := dlock.TryAcquire(t.Context(), a, key)
+		if !ok || err != nil {
+			t.Fatalf("TryAcquire(%.40q) = %v, %v: it meets another key", key, ok, err)
+		}
+		leases[key] = x
+	}
+	// Every one has a queue of its own, and what is kept for one is not taken for another.
+	type granted struct {
+		driver.Grant
+		err error
+	}
+	waiters, claims := map[string]chan granted{}, map[string]driver.Claim{}
+	for _, key := range keys {
+		c, queued, got := newClaim(key, 50*time.Second), make(chan struct{}, 1), make(chan granted, 1)
+		claims[key], waiters[key] = c, got
+		go func() {
+			g, err := inspector.Wait(driver.WithQueued(t.Context(), func() { queued <- struct{}{} }), c)
+			got <- granted{g, err}
+		}()
+		receive(t, fmt.Sprintf("a place in the queue of %.40q", key), queued)
+		info, err := inspector.Inspect(t.Context(), key)
+		if err != nil || info.Key != key || info.Fence != leases[key].Fence() || len(info.Waiters) != 1 {
+			t.Errorf("Inspect(%.40q) = %+v, %v; want the fence %d and one waiter", key, info, err, leases[key].Fence())
+		}
+	}
+	var listed []string
+	for info, err := range inspector.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, info.Key)
+	}
+	slices.Sort(listed)
+	if want := slices.Sorted(slices.Values(keys)); !slices.Equal(listed, want) {
+		t.Errorf("List shows %d keys, want %d: %.40q", len(listed), len(want), listed)
+	}
+	for i, key := range keys {
+		if err := leases[key].Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock(%.40q): %v", key, err)
+		}
+		if g := receive(t, fmt.Sprintf("the hand-over of %.40q", key), waiters[key]); g.err != nil {
+			t.Fatalf("Wait(%.40q): %v", key, g.err)
+		}
+		if ok, err := b.TryLock(t.Context(), key); ok || err != nil {
+			t.Errorf("TryLock(%.40q) of another = %v, %v; want false", key, ok, err)
+		}
+		for _, other := range keys[i+1:] {
+			if !leases[other].Held() {
+				t.Fatalf("releasing %.40q ended the hold of %.40q", key, other)
+			}
+		}
+		if err := inspector.Release(t.Context(), claims[key]); err != nil {
+			t.Errorf("Release(%.40q): %v", key, err)
+		}
+		if ok, err := b.TryLock(t.Context(), key); !ok || err != nil {
+			t.Errorf("TryLock(%.40q) when free = %v, %v; want true", key, ok, err)
+		}
+	}
+	for _, key := range []string{"", strings.Repeat("k", 1025)} {
+		if err := a.Lock(t.Context(), key); !errors.Is(err, dlock.ErrInvalidKey) {
+			t.Errorf("Lock of a key of %d bytes = %v, want ErrInvalidKey", len(key), err)
+		}
+	}
+}
