@@ -9,6 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/dlock-go/dlock"
+	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 )
 
 // Contenders in etcd. Those that begin with "bare" are yardsticks, as in Redis.
@@ -17,10 +20,11 @@ var (
 	etcdQueue   = contender{name: "bare-queue", open: openEtcdQueue}
 	etcdPerLock = contender{name: "concurrency-session-per-lock", open: openEtcdPerLock}
 	etcdShared  = contender{name: "concurrency-shared-session", open: openEtcdShared}
+	etcdOurs    = contender{name: ours.name, open: openEtcdDlock}
 
-	etcdLone   = []contender{etcdTxn, etcdPerLock, etcdShared}   // of a key that nobody else wants
-	etcdQueued = []contender{etcdQueue, etcdPerLock, etcdShared} // of a key that other clients want
-	etcdLocal  = []contender{etcdQueue, etcdPerLock}             // of a key that other goroutines want: a shared session does not keep them apart
+	etcdLone   = []contender{etcdTxn, etcdPerLock, etcdShared, etcdOurs}   // of a key that nobody else wants
+	etcdQueued = []contender{etcdQueue, etcdPerLock, etcdShared, etcdOurs} // of a key that other clients want
+	etcdLocal  = []contender{etcdQueue, etcdPerLock, etcdOurs}             // of a key that other goroutines want: a shared session does not keep them apart
 )
 
 // leased is a client with a lease that is kept alive.
@@ -196,6 +200,26 @@ func (c *etcdSharedClient) lock(ctx context.Context, key string) (func() error, 
 func (c *etcdSharedClient) close() {
 	_ = c.s.Close()
 	_ = c.c.Close()
+}
+
+// etcdDlockClient locks as dlock does in Redis, on another backend.
+type etcdDlockClient struct {
+	dlockClient
+	etcd *clientv3.Client
+}
+
+func openEtcdDlock(tb testing.TB, t *target, ttl time.Duration) client {
+	c := t.etcd(tb)
+	l, err := dlock.New(etcddriver.New(c), &dlock.Config{DefaultTTL: ttl, Owner: "bench"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &etcdDlockClient{dlockClient{l: l}, c}
+}
+
+func (c *etcdDlockClient) close() {
+	_ = c.l.Close()
+	_ = c.etcd.Close()
 }
 
 // TestEtcdContendersLock proves that each contender does what is measured: of many holders one at a time.

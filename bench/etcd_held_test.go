@@ -58,6 +58,8 @@ func newEtcdKeeper(b *testing.B, opened client, prefix string) keeper {
 		return &etcdCountKeeper{client: opened, c: opened.c, prefix: prefix}
 	case *etcdPerLockClient:
 		return &etcdSessionKeeper{c: opened}
+	case *etcdDlockClient:
+		return &dlockKeeper{c: &opened.dlockClient}
 	default:
 		b.Fatalf("%T cannot keep locks", opened)
 		return nil
