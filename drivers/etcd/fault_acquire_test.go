@@ -320,15 +320,19 @@ func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
 	l := openLocker(t, 30*time.Second, s.Addrs()...)
 	x := holdKey(t, l, "b4")
 	gone := s.freed(t, "b4")
+	late := lateness(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	called := time.Now()
 	if err := x.Unlock(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("Unlock = %v, want nil or the context's error", err)
 	}
 	if x.Held() {
 		t.Error("held after Unlock")
 	}
-	receive(t, "the deletion of the key", gone)
+	if took := receive(t, "the deletion of the key", gone).Sub(called); took > 2*time.Second+late() {
+		t.Errorf("the key was deleted after %v, want it at once", took)
+	}
 }
 
 // B5

@@ -15,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/faultproxy"
 )
 
@@ -243,9 +245,11 @@ func TestAnAcquireOnALeaseThatIsAlmostOverHasTheRightDeadline(t *testing.T) {
 	const ttl = 3 * time.Second
 	s := startSite(t, 1)
 	p := faultproxy.New(t, s.Cluster[0].Addr)
-	l := openLocker(t, ttl, p.Addr)
+	l, w := wiredLocker(t, ttl, p.Addr)
 	first := holdKey(t, l, "t5-first", dlock.WithoutRenewal())
+	w.noKeepAlive.Store(true)
 	until(t, 2*ttl, "the lease has 0.3 of its TTL left", func() bool { return time.Until(first.ValidUntil()) < ttl*3/10 })
+	w.noKeepAlive.Store(false)
 	x := holdKey(t, l, "t5", dlock.WithoutRenewal())
 	deadline := x.ValidUntil()
 	if left := time.Until(deadline); left < ttl*4/10 {
@@ -264,42 +268,39 @@ func TestAnAcquireWhoseLeaseIsLostOnTheWayIsRepeatedOnAnother(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
 	s := startSite(t, 1)
-	for _, try := range []bool{true, false} {
-		t.Run(fmt.Sprintf("try=%v", try), func(t *testing.T) {
-			t.Parallel()
-			key := fmt.Sprint("t5-", try)
-			l, w := wiredLocker(t, ttl, s.Addrs()...)
-			warmUp(t, l)
-			var once sync.Once
-			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
-				if put := putOf(req, key); put != nil {
-					once.Do(func() {
-						if _, err := s.witness.Revoke(ctx, clientv3.LeaseID(put.Lease)); err != nil {
-							t.Error(err)
-						}
-					})
-				}
-				return send(ctx)
-			})
-			began := time.Now()
-			var x *dlock.Lease
-			if try {
-				var err error
-				if x, _, err = dlock.TryAcquire(t.Context(), l, key); err != nil || x == nil {
-					t.Fatalf("TryAcquire = %v, %v; want the lease", x, err)
-				}
-			} else {
-				x = holdKey(t, l, key)
-			}
-			if left := x.ValidUntil().Sub(began); !x.Held() || left < ttl-marginOf(ttl) {
-				t.Errorf("held %v for %v, want true and %v", x.Held(), left, ttl)
-			}
-			if keys := s.contenders(t, key); len(keys) != 1 || uint64(keys[0].CreateRevision) != x.Fence()/256 {
-				t.Errorf("held with the fence %d, but the server has %v", x.Fence(), keys)
-			}
-			if err := x.Unlock(t.Context()); err != nil {
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	var revoked atomic.Bool
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if put := putOf(req, "t5"); put != nil && revoked.CompareAndSwap(false, true) {
+			if _, err := s.witness.Revoke(ctx, clientv3.LeaseID(put.Lease)); err != nil {
 				t.Error(err)
 			}
-		})
+		}
+		return send(ctx)
+	})
+	for name, acquire := range map[string]func(context.Context, driver.Claim) (driver.Grant, error){"Acquire": b.Acquire, "Wait": b.Wait} {
+		revoked.Store(true)
+		c := newClaim("t5-"+name, ttl)
+		if _, err := b.Acquire(t.Context(), c); err != nil { // so that there is a lease
+			t.Fatal(err)
+		}
+		if err := b.Release(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		revoked.Store(false)
+		began := time.Now()
+		c = newClaim("t5-"+name, ttl)
+		g, err := acquire(t.Context(), c)
+		if err != nil || !revoked.Load() {
+			t.Fatalf("%s = %v, and the lease was revoked: %v; want no error, and true", name, err, revoked.Load())
+		}
+		if g.Start.Before(began) || g.TTL != ttl {
+			t.Errorf("%s counts %v from %v before the lease was lost", name, g.TTL, began.Sub(g.Start))
+		}
+		if keys := s.contenders(t, c.Key); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
+			t.Errorf("%s gave the fence %d, but the server has %v", name, g.Fence, keys)
+		}
 	}
 }

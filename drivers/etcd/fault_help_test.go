@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -59,16 +60,6 @@ func (s *site) count(t testing.TB, lock string) int {
 	return len(s.contenders(t, lock))
 }
 
-// revision is that of the whole store: it rises with every write.
-func (s *site) revision(t testing.TB) int64 {
-	t.Helper()
-	r, err := s.witness.Get(context.Background(), "a")
-	if err != nil {
-		t.Fatalf("the witness: %v", err)
-	}
-	return r.Header.Revision
-}
-
 // watchers returns how many watches the first member serves.
 func (s *site) watchers(t testing.TB) int {
 	t.Helper()
@@ -111,8 +102,9 @@ func (s *site) freed(t testing.TB, lock string) <-chan time.Time {
 
 // wire is the requests of one client on their way to the server. They can be counted, and one that is not on a stream can be held up.
 type wire struct {
-	requests atomic.Int64 // messages on streams are counted too
-	hook     atomic.Pointer[hook]
+	requests    atomic.Int64 // messages on streams are counted too
+	hook        atomic.Pointer[hook]
+	noKeepAlive atomic.Bool // no keepalive gets through
 }
 
 // hook gets a request in place of the network. It sends it as often and as late as it likes, and returns what the caller is told.
@@ -132,6 +124,9 @@ func (w *wire) unary(ctx context.Context, method string, req, reply any, cc *grp
 func (w *wire) stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
+	if w.noKeepAlive.Load() && strings.HasSuffix(method, "/LeaseKeepAlive") {
+		return nil, errors.New("the test lets no keepalive through")
+	}
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
 		return nil, err
