@@ -1,6 +1,10 @@
 package etcd
 
-import "time"
+import (
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
 
 // entry is a key of ours that is in the store, or may be: it is entered before the request that creates it is sent. A key on one of our leases that
 // has no entry is nobody's: a request that was long in the network. The lease would keep it for ever, and so it is deleted.
@@ -89,16 +93,25 @@ func (b *Backend) attach(e *entry, l *lease) {
 	l.entries[e] = true
 }
 
-// grant notes that the claim of e holds its lock, counted from the lease's last sign of life.
-func (b *Backend) grant(e *entry, rev int64) error {
+// granted notes that the claim of e holds its lock, and returns the grant. It counts from the lease's last sign of life.
+func (b *Backend) granted(e *entry, rev int64) (driver.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, now := e.lease, time.Now()
 	if b.book[e.name] != e || !l.usable(now) {
-		return errLeaseLost
+		return driver.Grant{}, errLeaseLost
 	}
-	e.rev, e.held = rev, true
-	e.start, e.until = l.start, l.start.Add(l.ttl)
-	l.used = now
-	return nil
+	e.rev, e.held, l.used = rev, true, now
+	return e.renewed(), nil
+}
+
+// renewed notes that e is held for as long as its lease lasts by now, and returns the grant. b.mu is held.
+func (e *entry) renewed() driver.Grant {
+	e.start, e.until = e.lease.start, e.lease.start.Add(e.lease.ttl)
+	return e.grant()
+}
+
+// grant is what the claim of e has. b.mu is held.
+func (e *entry) grant() driver.Grant {
+	return driver.Grant{Fence: fenceOf(e.rev), Fences: fences, TTL: e.until.Sub(e.start), Start: e.start}
 }

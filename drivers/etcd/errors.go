@@ -15,17 +15,14 @@ import (
 var (
 	errClosed = errors.New("etcd: the backend is closed")
 
-	// errLeaseLost is what those are told who wait, or are just acquiring, on a lease that has ended.
+	// errLeaseLost is what those are told who are just acquiring on a lease that has ended.
 	errLeaseLost = errors.New("the lease has ended")
 
-	// errLeft is what a Wait is told whose key was removed.
-	errLeft = errors.New("the claim's key was removed while it waited")
+	// errLeft is what a Wait is told whose key is gone.
+	errLeft = errors.New("the claim's key was removed, or its lease has ended, while it waited")
 
 	// errChanged says that a key changed between a look at it and the write.
 	errChanged = errors.New("the claim's key was changed by somebody else")
-
-	// errSlow says that the server answers so slowly that its answers are out of date.
-	errSlow = errors.New("keeping the lease alive takes longer than half of its TTL")
 )
 
 // permanent are the server's answers that trying again does not change.
@@ -68,6 +65,9 @@ func isPermanent(err error) bool {
 }
 
 func isLeaseNotFound(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
+
+// isLeaseLost reports whether an attempt failed because its lease ended meanwhile. There is another one to be had.
+func isLeaseLost(err error) bool { return isLeaseNotFound(err) || errors.Is(err, errLeaseLost) }
 
 // ended returns ctx's error in place of the status that gRPC makes of it.
 func ended(ctx context.Context, err error) error {

@@ -23,11 +23,13 @@ type Backend struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // under way, those in the background included
+	pulse  pulse
 
 	mu     sync.Mutex
 	closed bool
 	slots  map[int64]*slot   // the leases, by TTL in seconds
 	book   map[string]*entry // the keys that are in the store, or may be
+	anchor anchor
 
 	closeOnce sync.Once
 	closeErr  error
@@ -68,6 +70,7 @@ func New(client *clientv3.Client, opts ...Option) driver.Backend {
 func newBackend(d *dialer, o options) *Backend {
 	b := &Backend{opt: o, dial: d, slots: map[int64]*slot{}, book: map[string]*entry{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.pulse.opening = make(chan struct{}, 1)
 	return b
 }
 
@@ -128,6 +131,9 @@ func (b *Backend) close() error {
 			l.dead = true
 			l.timer.Stop()
 		}
+	}
+	if b.anchor.idle != nil {
+		b.anchor.idle.Stop()
 	}
 	b.mu.Unlock()
 	b.cancel()

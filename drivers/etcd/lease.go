@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -17,6 +16,7 @@ type lease struct {
 	ttl     time.Duration // that was granted
 	start   time.Time     // when the last grant or keepalive was sent that has been acknowledged
 	used    time.Time     // when somebody last got a lock on it
+	checked time.Time     // when all of its keys were last compared with the book
 	dead    bool          // it has ended or is to end, and is never used again
 	entries map[*entry]bool
 	timer   *time.Timer
@@ -41,8 +41,8 @@ func (l *lease) deadline() time.Time { return l.start.Add(l.ttl - max(2*time.Mil
 
 func (l *lease) usable(now time.Time) bool { return !l.dead && now.Before(l.deadline()) }
 
-// enlist enters name into the book on a lease that has at least half of its TTL left, or, if since is given, that was kept alive since.
-func (b *Backend) enlist(ctx context.Context, name string, seconds int64, since time.Time) (*entry, *lease, error) {
+// enlist enters name into the book on a lease that was kept alive since, or, if fresh is false, has at least half of its TTL left.
+func (b *Backend) enlist(ctx context.Context, name string, seconds int64, since time.Time, fresh bool) (*entry, *lease, error) {
 	for range 3 {
 		b.mu.Lock()
 		s := b.slots[seconds]
@@ -54,7 +54,7 @@ func (b *Backend) enlist(ctx context.Context, name string, seconds int64, since 
 		if l := s.lease; l != nil && !l.usable(now) {
 			b.bury(l)
 		}
-		if l := s.lease; l != nil && !l.start.Before(since) && now.Sub(l.start) <= l.ttl/2 {
+		if l := s.lease; l != nil && (!l.start.Before(since) || !fresh && now.Sub(l.start) <= l.ttl/2) {
 			defer b.mu.Unlock()
 			l.used = now
 			return b.enter(name, l), l, nil
@@ -65,7 +65,7 @@ func (b *Backend) enlist(ctx context.Context, name string, seconds int64, since 
 			return nil, nil, err
 		}
 	}
-	return nil, nil, errSlow
+	return nil, nil, errLeaseLost
 }
 
 // fly starts a request for the lease of s, or returns the one that is under way. b.mu is held.
@@ -151,7 +151,7 @@ func (b *Backend) newLease(ctx context.Context, s *slot, seconds int64) error {
 // who relied on it know no better than that it has ended.
 func (b *Backend) keepAlive(ctx context.Context, l *lease) error {
 	sent := time.Now()
-	err := b.sendKeepAlive(ctx, l.id)
+	err := b.beat(ctx, l.id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -165,38 +165,6 @@ func (b *Backend) keepAlive(ctx context.Context, l *lease) error {
 	case sent.After(l.start):
 		l.start = sent
 	}
-	return nil
-}
-
-// sendKeepAlive is clientv3's KeepAliveOnce, which repeats its request without a pause while the server cannot be reached.
-func (b *Backend) sendKeepAlive(ctx context.Context, id clientv3.LeaseID) error {
-	client, err := b.dial.get(ctx)
-	if err != nil {
-		return err
-	}
-	conn := client.ActiveConnection()
-	if conn == nil { // a client made by clientv3.NewCtxClient
-		_, err := client.KeepAliveOnce(ctx, id)
-		return ended(ctx, err)
-	}
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	stream, err := pb.NewLeaseClient(conn).LeaseKeepAlive(ctx)
-	if err != nil {
-		return clientv3.ContextError(ctx, err)
-	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		_, err = stream.Recv() // which has the reason
-		return clientv3.ContextError(ctx, err)
-	}
-	resp, err := stream.Recv()
-	if err != nil {
-		return clientv3.ContextError(ctx, err)
-	}
-	if resp.TTL <= 0 {
-		return rpctypes.ErrLeaseNotFound
-	}
-	_ = stream.CloseSend()
 	return nil
 }
 

@@ -18,7 +18,7 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	}
 	defer done()
 	g, err := b.acquire(ctx, c)
-	if isLeaseNotFound(err) { // it ended without our knowing; there is another one to be had
+	if isLeaseLost(err) {
 		g, err = b.acquire(ctx, c)
 	}
 	if err == driver.ErrHeld { //nolint:errorlint // it is ours
@@ -30,7 +30,7 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 // acquire makes one attempt.
 func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
 	name, began := b.name(c), time.Now()
-	e, l, err := b.enlist(ctx, name, seconds(c.TTL), time.Time{})
+	e, l, err := b.enlist(ctx, name, seconds(c.TTL), began, false)
 	if err != nil {
 		return g, err
 	}
@@ -61,7 +61,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		maybe = false
 		return g, driver.ErrHeld
 	}
-	return b.regrant(ctx, c, e, first[0], began)
+	return b.regrant(ctx, c, first[0], began)
 }
 
 // drop gives up a lease that the server does not know.
@@ -69,21 +69,6 @@ func (b *Backend) drop(l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bury(l)
-}
-
-// granted returns the grant of a key that was created with revision rev and is the first of its lock.
-func (b *Backend) granted(e *entry, rev int64) (driver.Grant, error) {
-	if err := b.grant(e, rev); err != nil {
-		return driver.Grant{}, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return e.grant(), nil
-}
-
-// grant is what the claim of e was granted. b.mu is held.
-func (e *entry) grant() driver.Grant {
-	return driver.Grant{Fence: fenceOf(e.rev), Fences: fences, TTL: e.until.Sub(e.start), Start: e.start}
 }
 
 // Release implements [driver.Backend]. The key's name is made of the token, so that nothing else is ever removed.

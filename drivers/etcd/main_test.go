@@ -10,7 +10,7 @@ import (
 )
 
 // parallel is how many tests run at the same time. Most of them wait for whole seconds to pass.
-const parallel = "16"
+const parallel = "8"
 
 func TestMain(m *testing.M) {
 	etcdtest.Main()

@@ -61,11 +61,15 @@ func (b *Backend) renew(ctx context.Context, claims []driver.Claim, slack time.D
 // group sorts claims by lease. Those that cannot be renewed by keeping their lease alive are returned apart.
 func (b *Backend) group(claims []driver.Claim, answers []driver.Renewal) (groups map[*lease][]renewal, single []renewal) {
 	groups = map[*lease][]renewal{}
+	names := make([]string, len(claims))
+	for i, c := range claims {
+		names[i] = b.name(c)
+	}
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, c := range claims {
-		r := renewal{c, b.book[b.name(c)], &answers[i]}
+		r := renewal{c, b.book[names[i]], &answers[i]}
 		if r.e != nil && r.e.held && r.e.other == nil && r.e.lease.seconds == seconds(c.TTL) && r.e.lease.usable(now) {
 			groups[r.e.lease] = append(groups[r.e.lease], r)
 		} else {
@@ -77,7 +81,11 @@ func (b *Backend) group(claims []driver.Claim, answers []driver.Renewal) (groups
 
 // renewGroup renews claims on one lease.
 func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, since time.Time) {
-	err := b.renewLease(ctx, l, since)
+	some := make([]*entry, len(group))
+	for i, r := range group {
+		some[i] = r.e
+	}
+	err := b.renewLease(ctx, l, since, some)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range group {
@@ -87,8 +95,7 @@ func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, sin
 		case err != nil:
 			r.answer.Err = b.fail("renew", err)
 		default:
-			r.e.start, r.e.until = l.start, l.start.Add(l.ttl)
-			r.answer.Grant = r.e.grant()
+			r.answer.Grant = r.e.renewed()
 		}
 	}
 }
@@ -130,12 +137,7 @@ func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time)
 	if g, ok, err := b.ample(ctx, c, kv); ok || err != nil {
 		return g, b.fail("renew", err)
 	}
-	e, _, err := b.enlist(ctx, b.name(c), seconds(c.TTL), began)
-	if err != nil {
-		return driver.Grant{}, b.fail("renew", err)
-	}
-	defer b.leave(e, true)
-	g, err := b.regrant(ctx, c, e, kv, began)
+	g, err := b.regrant(ctx, c, kv, began)
 	return g, b.fail("renew", err)
 }
 
@@ -170,16 +172,13 @@ func (b *Backend) leaseLeft(ctx context.Context, id clientv3.LeaseID) (time.Dura
 	return time.Duration(max(resp.TTL, 0)) * time.Second, nil
 }
 
-// regrant gives the claim of e, whose key kv is the first of its lock, the full TTL from began on: on the lease that it is on, or on that of another TTL.
-func (b *Backend) regrant(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.KeyValue, began time.Time) (g driver.Grant, err error) {
-	same, l, err := b.enlist(ctx, e.name, seconds(c.TTL), began)
+// regrant gives the claim, whose key kv is the first of its lock, the full TTL from began on: on the lease that it is on, or on that of another TTL.
+func (b *Backend) regrant(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue, began time.Time) (g driver.Grant, err error) {
+	e, l, err := b.enlist(ctx, string(kv.Key), seconds(c.TTL), began, true)
 	if err != nil {
 		return g, err
 	}
-	defer b.leave(same, true)
-	if same != e {
-		return g, errChanged // it was released meanwhile
-	}
+	defer b.leave(e, true)
 	if err := b.put(ctx, c, e, kv, l); err != nil {
 		return g, err
 	}
@@ -207,6 +206,9 @@ func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.
 		Then(clientv3.OpPut(e.name, c.Owner, clientv3.WithLease(l.id))).
 		Commit()
 	switch {
+	case isLeaseNotFound(err):
+		b.drop(l)
+		return err
 	case err != nil:
 		return ended(ctx, err)
 	case !resp.Succeeded:

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -94,7 +95,7 @@ func (b *Backend) sweep(names []string) {
 
 // refresh keeps l alive for those who do not do so themselves.
 func (b *Backend) refresh(ctx context.Context, l *lease) {
-	err := b.renewLease(ctx, l, time.Now())
+	err := b.renewLease(ctx, l, time.Now(), nil)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -107,22 +108,25 @@ func (b *Backend) refresh(ctx context.Context, l *lease) {
 	}
 }
 
-// renewLease keeps l alive, unless that was done since, and checks its keys.
-func (b *Backend) renewLease(ctx context.Context, l *lease, since time.Time) error {
+// renewLease keeps l alive, unless that was done since, and checks its keys: all of them, or just some if those are few and all were checked a short while
+// ago.
+func (b *Backend) renewLease(ctx context.Context, l *lease, since time.Time, some []*entry) error {
 	b.mu.Lock()
 	kept := !l.start.Before(since)
+	few := len(some) > 0 && len(some) < len(l.entries)/8 && time.Since(l.checked) < l.ttl/3
 	b.mu.Unlock()
 	var wg sync.WaitGroup
-	var err1 error
+	var err1, err2 error
 	if !kept {
 		wg.Go(func() { err1 = b.keepAlive(ctx, l) })
 	}
-	err2 := b.check(ctx, l)
-	wg.Wait()
-	if err1 != nil {
-		return err1
+	if few {
+		err2 = b.confirm(ctx, some)
+	} else {
+		err2 = b.check(ctx, l)
 	}
-	return err2
+	wg.Wait()
+	return cmp.Or(err1, err2)
 }
 
 // check compares the keys that the server has on l with the book, both ways. Those that it finds missing are lost; those that nobody knows are
@@ -155,6 +159,7 @@ func (b *Backend) check(ctx context.Context, l *lease) error {
 		}
 	}
 	b.mu.Lock()
+	l.checked = time.Now()
 	var strays []string
 	for name := range attached {
 		if b.book[name] == nil {

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
@@ -24,7 +23,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 	}
 	defer done()
 	g, err := b.wait(ctx, c)
-	if isLeaseNotFound(err) { // it ended without our knowing; there is another one to be had
+	if isLeaseLost(err) {
 		g, err = b.wait(ctx, c)
 	}
 	return g, b.fail("wait", err)
@@ -45,7 +44,7 @@ func (b *Backend) wait(ctx context.Context, c driver.Claim) (g driver.Grant, err
 	if err != nil {
 		return g, err
 	}
-	e, l, err := b.enlist(ctx, b.name(c), seconds(c.TTL), time.Time{})
+	e, l, err := b.enlist(ctx, b.name(c), seconds(c.TTL), time.Now(), false)
 	if err != nil {
 		return g, err
 	}
@@ -98,7 +97,7 @@ func (w *waiter) enqueue(ctx context.Context, l *lease) (ahead string, err error
 		}
 		return ahead, nil
 	}
-	if err := w.b.put(ctx, w.claim, w.e, kvs[0], l); err != nil {
+	if _, err := limited(ctx, func(ctx context.Context) (any, error) { return nil, w.b.put(ctx, w.claim, w.e, kvs[0], l) }); err != nil {
 		return "", err
 	}
 	w.place(kvs[0].CreateRevision)
@@ -132,8 +131,8 @@ func (w *waiter) ahead(ctx context.Context) (string, error) {
 
 // stand waits in the queue, behind ahead, until nobody is ahead any more.
 func (w *waiter) stand(ctx context.Context, ahead string) error {
-	w.b.queue(w.e, 1)
-	defer w.b.queue(w.e, -1)
+	w.b.queue(w.client, w.e)
+	defer w.b.unqueue(w.e)
 	for ahead != "" {
 		var err error
 		if ahead, err = w.behind(ctx, ahead); err != nil {
@@ -143,61 +142,43 @@ func (w *waiter) stand(ctx context.Context, ahead string) error {
 	return nil
 }
 
-// queue counts the calls that wait on e.
-func (b *Backend) queue(e *entry, n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e.waits += n
-}
-
-// behind watches the key of the one ahead until there is reason to believe that it is gone, and returns who is ahead then.
+// behind watches the key of the one ahead until it is gone, or the watch is over, and returns who is ahead then.
 func (w *waiter) behind(ctx context.Context, ahead string) (string, error) {
-	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	// A context of its own: watches with the same metadata share a stream, and the caller's could be different each time.
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(w.b.ctx))
 	defer cancel()
-	// Without a revision, and a look afterwards: a watch that begins in the past is served by the server's slow loop.
+	defer context.AfterFunc(ctx, cancel)()
 	slow := time.AfterFunc(requestLimit, cancel)
-	events := w.client.Watch(watching, ahead, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-	created, ok := <-events
+	// Without a revision, and a look afterwards: a watch that begins in the past is served by the server's slow loop.
+	events := w.client.Watch(watching, ahead, clientv3.WithFilterPut())
 	slow.Stop()
-	for {
+	for over := watching.Err() != nil; ; {
 		now, err := w.ahead(ctx)
-		if err != nil || now != ahead {
+		switch {
+		case err != nil || now != ahead:
 			return now, err
-		}
-		if !ok || created.Canceled {
+		case over:
 			return ahead, w.pause(ctx)
 		}
-		again, err := w.listen(ctx, events, ahead)
-		if err != nil {
+		if over, err = w.listen(ctx, events); err != nil {
 			return "", err
-		}
-		if again {
-			created.Canceled = true
 		}
 	}
 }
 
-// listen waits for an event. It reports whether the watch is over.
-func (w *waiter) listen(ctx context.Context, events clientv3.WatchChan, ahead string) (over bool, err error) {
+// listen waits for an event, or until it is time to look. It reports whether the watch is over.
+func (w *waiter) listen(ctx context.Context, events clientv3.WatchChan) (over bool, err error) {
 	timer := time.NewTimer(lookEvery + rand.N(lookEvery/5))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
 	case <-w.e.gone:
-		return false, errLeaseLost
+		return false, errLeft
 	case <-timer.C:
 		return false, nil
 	case resp, ok := <-events:
-		if !ok || resp.Err() != nil {
-			return true, nil
-		}
-		for _, ev := range resp.Events {
-			if ev.Type == mvccpb.DELETE && string(ev.Kv.Key) == ahead {
-				return false, nil
-			}
-		}
-		return false, nil
+		return !ok || resp.Err() != nil, nil
 	}
 }
 
@@ -214,17 +195,13 @@ func (w *waiter) pause(ctx context.Context) error {
 
 // grant ends the wait: nobody is ahead. A lease of which little is left is kept alive first.
 func (w *waiter) grant(ctx context.Context) (driver.Grant, error) {
-	type enlisted struct{ e *entry }
-	same, err := limited(ctx, func(ctx context.Context) (enlisted, error) {
-		e, _, err := w.b.enlist(ctx, w.e.name, seconds(w.claim.TTL), time.Time{})
-		return enlisted{e}, err
-	})
+	e, _, err := w.b.enlist(ctx, w.e.name, seconds(w.claim.TTL), time.Now(), false)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	defer w.b.leave(same.e, true)
-	if same.e != w.e {
+	defer w.b.leave(e, true)
+	if e != w.e {
 		return driver.Grant{}, errLeft
 	}
-	return w.b.granted(w.e, w.rev)
+	return w.b.granted(e, w.rev)
 }
