@@ -13,6 +13,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
+	"github.com/dlock-go/dlock/internal/etcdtest"
 	"github.com/dlock-go/dlock/internal/faultproxy"
 )
 
@@ -158,6 +159,59 @@ func TestAHandOverDuringAnElectionIsNotMissed(t *testing.T) {
 	}
 }
 
+func TestAWaiterOutlivesTheLossOfTheQuorum(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 3)
+	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), "quorum")
+	got := acquiring(t, s, openLocker(t, time.Minute, s.Addrs()...), "quorum", 2)
+	leader := s.Leader(t)
+	for _, m := range s.Cluster {
+		if m != leader {
+			m.Stop()
+		}
+	}
+	until(t, 20*time.Second, "the leader has noticed that it leads nobody", func() bool {
+		status, err := s.witness.Status(t.Context(), leader.Addr)
+		return err == nil && status.Leader == 0
+	})
+	// By then the server ends the watches that want a leader.
+	time.Sleep(4 * etcdtest.Election)
+	for _, m := range s.Cluster {
+		if m != leader {
+			m.Continue()
+		}
+	}
+	s.Leader(t)
+	late := lateness(t)
+	began := time.Now()
+	if err := x.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	inTime(t, "the lock", got, began, 6*time.Second, late)
+}
+
+func TestAWaiterKeepsItsPlaceForLongerThanItsTTL(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	s := startSite(t, 1)
+	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), "place")
+	got := acquiring(t, s, openLocker(t, ttl, s.Addrs()...), "place", 2)
+	place := s.contenders(t, "place")[1]
+	time.Sleep(ttl + expiry)
+	if now := s.contenders(t, "place"); len(now) != 2 || now[1].CreateRevision != place.CreateRevision {
+		t.Errorf("the queue is %v, want %v as the second", now, place)
+	}
+	late := lateness(t)
+	began := time.Now()
+	if err := x.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	y := inTime(t, "the lock", got, began, time.Second, late)
+	if y.Fence()/256 != uint64(place.CreateRevision) {
+		t.Errorf("the fence is %d, want that of revision %d", y.Fence(), place.CreateRevision)
+	}
+}
+
 // N1
 func TestConnectionsThatBreakDoNotEndAHold(t *testing.T) {
 	t.Parallel()
@@ -204,18 +258,20 @@ func (s *site) crowd(t *testing.T, n int) float64 {
 		t.Cleanup(func() { _ = b.Close() })
 		backends[i], wires[i] = b, w
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	var mu sync.Mutex
 	var order []int
 	var wg sync.WaitGroup
 	for i := range n {
 		b, c := backends[i%len(backends)], newClaim(lock, time.Minute)
 		wg.Go(func() {
-			_, err := b.Wait(t.Context(), c)
+			_, err := b.Wait(ctx, c)
 			mu.Lock()
 			order = append(order, i)
 			mu.Unlock()
 			if err == nil {
-				err = b.Release(t.Context(), c)
+				err = b.Release(ctx, c)
 			}
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
