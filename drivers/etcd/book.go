@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -11,7 +12,8 @@ import (
 //
 // Entries are guarded by Backend.mu.
 type entry struct {
-	name  string
+	index string // in the book
+	name  string // of the key
 	lease *lease // that the key is attached to
 	other *lease // or this one: a request to move it there has not been answered
 
@@ -24,16 +26,28 @@ type entry struct {
 	gone  chan struct{}
 }
 
-// enter returns the entry of name, on l if it is new, with one more user. b.mu is held.
-func (b *Backend) enter(name string, l *lease) *entry {
-	e := b.book[name]
+// enter returns the entry of c, on l if it is new, with one more user. b.mu is held.
+func (b *Backend) enter(c driver.Claim, l *lease) *entry {
+	index := b.index(c)
+	e := b.book[index]
 	if e == nil {
-		e = &entry{name: name, lease: l, gone: make(chan struct{})}
-		b.book[name] = e
+		e = &entry{index: index, name: b.freeName(c.Key), lease: l, gone: make(chan struct{})}
+		b.book[index], b.names[e.name] = e, e
 		l.entries[e] = true
 	}
 	e.users++
 	return e
+}
+
+// freeName returns a name for a key that no other claim of ours has. Names are used again and again: etcd remembers every key that ever was until its history is
+// compacted, and goes through all of them that begin alike to find those that are. b.mu is held.
+func (b *Backend) freeName(key string) string {
+	first := b.folder(key) + b.id
+	name := first
+	for n := 2; b.names[name] != nil; n++ {
+		name = first + "-" + strconv.Itoa(n)
+	}
+	return name
 }
 
 // leave takes a user off e. A key that may be in the store keeps its entry for a TTL: whoever wants it comes back, or releases it.
@@ -41,7 +55,7 @@ func (b *Backend) leave(e *entry, maybe bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.users--
-	if e.users > 0 || b.book[e.name] != e {
+	if e.users > 0 || b.book[e.index] != e {
 		return
 	}
 	now := time.Now()
@@ -55,8 +69,9 @@ func (b *Backend) leave(e *entry, maybe bool) {
 
 // strike takes e out of the book. b.mu is held.
 func (b *Backend) strike(e *entry) {
-	if b.book[e.name] == e {
-		delete(b.book, e.name)
+	if b.book[e.index] == e {
+		delete(b.book, e.index)
+		delete(b.names, e.name)
 	}
 	delete(e.lease.entries, e)
 	if e.other != nil {
@@ -82,7 +97,7 @@ func (e *entry) tell() {
 
 // attach notes that the key of e is on l. b.mu is held.
 func (b *Backend) attach(e *entry, l *lease) {
-	if b.book[e.name] != e {
+	if b.book[e.index] != e {
 		return
 	}
 	delete(e.lease.entries, e)
@@ -98,7 +113,7 @@ func (b *Backend) granted(e *entry, rev int64) (driver.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, now := e.lease, time.Now()
-	if b.book[e.name] != e || !l.usable(now) {
+	if b.book[e.index] != e || !l.usable(now) {
 		return driver.Grant{}, errLeaseLost
 	}
 	e.rev, e.held, l.used = rev, true, now

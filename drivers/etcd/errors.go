@@ -21,8 +21,8 @@ var (
 	// errLeft is what a Wait is told whose key is gone.
 	errLeft = errors.New("the claim's key was removed, or its lease has ended, while it waited")
 
-	// errChanged says that a key changed between a look at it and the write.
-	errChanged = errors.New("the claim's key was changed by somebody else")
+	// errChanged says that a key changed between a look at it and the write, or that one is in the way that is about to be removed.
+	errChanged = errors.New("the key is just being changed")
 )
 
 // permanent are the server's answers that trying again does not change.

@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ type Driver struct{}
 type Backend struct {
 	opt  options
 	dial *dialer
+	id   string // what the names of its keys end in
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -29,6 +32,7 @@ type Backend struct {
 	closed bool
 	slots  map[int64]*slot   // the leases, by TTL in seconds
 	book   map[string]*entry // the keys that are in the store, or may be
+	names  map[string]*entry // the same by name
 	anchor anchor
 
 	closeOnce sync.Once
@@ -68,7 +72,10 @@ func New(client *clientv3.Client, opts ...Option) driver.Backend {
 }
 
 func newBackend(d *dialer, o options) *Backend {
-	b := &Backend{opt: o, dial: d, slots: map[int64]*slot{}, book: map[string]*entry{}}
+	b := &Backend{opt: o, dial: d, slots: map[int64]*slot{}, book: map[string]*entry{}, names: map[string]*entry{}}
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // never fails; see crypto/rand
+	b.id = hex.EncodeToString(raw[:])
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.pulse.opening = make(chan struct{}, 1)
 	return b

@@ -48,9 +48,11 @@ func (b *Backend) describe(ctx context.Context, key string, kvs []*mvccpb.KeyVal
 		}
 		left[holder.Lease] = ttl
 	}
-	info.Owner, info.Fence, info.TTL = string(holder.Value), fenceOf(holder.CreateRevision), ttl
+	info.Owner, _ = parseValue(holder)
+	info.Fence, info.TTL = fenceOf(holder.CreateRevision), ttl
 	for _, kv := range kvs[1:] {
-		info.Waiters = append(info.Waiters, string(kv.Value))
+		owner, _ := parseValue(kv)
+		info.Waiters = append(info.Waiters, owner)
 	}
 	return info, nil
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"math"
@@ -34,15 +35,40 @@ var unescape = strings.NewReplacer("%25", "%", "%2F", "/").Replace
 // folder is what the keys of all who want a lock begin with.
 func (b *Backend) folder(key string) string { return b.opt.namespace + escape(key) + "/" }
 
-// name is the key of one claim. It is made of the token, so that every request by name is checked by token, and shows none of it.
-func (b *Backend) name(c driver.Claim) string {
+// mark is what a claim's key is known by: the end of its value. It is made of the token, and shows none of it.
+func mark(c driver.Claim) string {
 	sum := sha256.Sum256([]byte(c.Token))
-	var digits [nameDigits]byte
-	hex.Encode(digits[:], sum[:nameDigits/2])
-	return b.folder(c.Key) + string(digits[:])
+	var digits [markDigits]byte
+	hex.Encode(digits[:], sum[:markDigits/2])
+	return string(digits[:])
 }
 
-const nameDigits = 32
+const markDigits = 32
+
+// value is what a claim's key says: who it is, for people, and the mark.
+func value(c driver.Claim) string { return c.Owner + " " + mark(c) }
+
+// index is where a claim is in the book.
+func (b *Backend) index(c driver.Claim) string { return b.folder(c.Key) + mark(c) }
+
+// indexOf is where the claim of a key of ours is in the book; empty if dlock did not write it.
+func indexOf(kv *mvccpb.KeyValue) string {
+	_, m := parseValue(kv)
+	if m == "" {
+		return ""
+	}
+	return string(kv.Key[:bytes.LastIndexByte(kv.Key, '/')+1]) + m
+}
+
+// parseValue takes a value apart. One that dlock did not write has no mark.
+func parseValue(kv *mvccpb.KeyValue) (owner, mark string) {
+	v := string(kv.Value)
+	i := len(v) - markDigits - 1
+	if i < 0 || v[i] != ' ' || strings.Trim(v[i+1:], "0123456789abcdef") != "" {
+		return v, ""
+	}
+	return v[:i], v[i+1:]
+}
 
 // lockOf returns the lock that a key in the store belongs to. Keys that are neither dlock's nor those of concurrency.Mutex and etcdctl belong to none.
 func (b *Backend) lockOf(kv *mvccpb.KeyValue) (key string, ok bool) {
@@ -51,17 +77,12 @@ func (b *Backend) lockOf(kv *mvccpb.KeyValue) (key string, ok bool) {
 	if !ok || i <= 0 || kv.Lease == 0 {
 		return "", false
 	}
-	folder, last := rest[:i], rest[i+1:]
-	if last != strconv.FormatInt(kv.Lease, 16) && !isName(last) {
+	if _, mark := parseValue(kv); mark == "" && rest[i+1:] != strconv.FormatInt(kv.Lease, 16) {
 		return "", false
 	}
-	key = unescape(folder)
-	return key, escape(key) == folder
-}
-
-func isName(s string) bool {
-	return len(s) == nameDigits && strings.Trim(s, "0123456789abcdef") == ""
+	key = unescape(rest[:i])
+	return key, escape(key) == rest[:i]
 }
 
 // seconds rounds up: a hold never ends early.
-func seconds(ttl time.Duration) int64 { return int64((max(ttl, 1)-1)/time.Second) + 1 }
+func seconds(ttl time.Duration) int64 { return max(1, int64((ttl+time.Second-1)/time.Second)) }

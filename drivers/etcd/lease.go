@@ -6,6 +6,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
 // lease is an etcd lease that all locks with one TTL share. It is guarded by Backend.mu.
@@ -41,8 +43,9 @@ func (l *lease) deadline() time.Time { return l.start.Add(l.ttl - max(2*time.Mil
 
 func (l *lease) usable(now time.Time) bool { return !l.dead && now.Before(l.deadline()) }
 
-// enlist enters name into the book on a lease that was kept alive since, or, if fresh is false, has at least half of its TTL left.
-func (b *Backend) enlist(ctx context.Context, name string, seconds int64, since time.Time, fresh bool) (*entry, *lease, error) {
+// enlist enters c into the book on a lease that was kept alive since, or, if fresh is false, has at least half of its TTL left.
+func (b *Backend) enlist(ctx context.Context, c driver.Claim, since time.Time, fresh bool) (*entry, *lease, error) {
+	seconds := seconds(c.TTL)
 	for range 3 {
 		b.mu.Lock()
 		s := b.slots[seconds]
@@ -57,7 +60,7 @@ func (b *Backend) enlist(ctx context.Context, name string, seconds int64, since 
 		if l := s.lease; l != nil && (!l.start.Before(since) || !fresh && now.Sub(l.start) <= l.ttl/2) {
 			defer b.mu.Unlock()
 			l.used = now
-			return b.enter(name, l), l, nil
+			return b.enter(c, l), l, nil
 		}
 		f := b.fly(s, seconds)
 		b.mu.Unlock()

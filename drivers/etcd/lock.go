@@ -29,8 +29,8 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 
 // acquire makes one attempt.
 func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
-	name, began := b.name(c), time.Now()
-	e, l, err := b.enlist(ctx, name, seconds(c.TTL), began, false)
+	began := time.Now()
+	e, l, err := b.enlist(ctx, c, began, false)
 	if err != nil {
 		return g, err
 	}
@@ -43,8 +43,8 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	folder := b.folder(c.Key)
 	resp, err := client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()).
-		Then(clientv3.OpPut(name, c.Owner, clientv3.WithLease(l.id))).
-		Else(clientv3.OpGet(folder, append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)).
+		Then(clientv3.OpPut(e.name, value(c), clientv3.WithLease(l.id))).
+		Else(clientv3.OpGet(folder, clientv3.WithFirstCreate()...)).
 		Commit()
 	switch {
 	case isLeaseNotFound(err):
@@ -57,8 +57,9 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		return b.granted(e, resp.Header.Revision)
 	}
 	first := resp.Responses[0].GetResponseRange().Kvs
-	if len(first) == 0 || string(first[0].Key) != name {
+	if len(first) == 0 || indexOf(first[0]) != e.index {
 		maybe = false
+		b.tidy(first...)
 		return g, driver.ErrHeld
 	}
 	return b.regrant(ctx, c, first[0], began)
@@ -71,21 +72,23 @@ func (b *Backend) drop(l *lease) {
 	b.bury(l)
 }
 
-// Release implements [driver.Backend]. The key's name is made of the token, so that nothing else is ever removed.
+// Release implements [driver.Backend].
 func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 	ctx, done, err := b.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	name := b.name(c)
 	b.mu.Lock()
-	e := b.book[name]
+	e := b.book[b.index(c)]
+	var name string
+	var rev int64
 	if e != nil {
-		e.users++ // so that no check removes the key before us
+		name, rev = e.name, e.rev
+		e.users++ // so that nobody else removes the key before us
 	}
 	b.mu.Unlock()
-	removed, err := b.remove(ctx, name)
+	removed, err := b.release(ctx, c, name, rev)
 	if e != nil {
 		b.mu.Lock()
 		e.users--
@@ -101,17 +104,29 @@ func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 	return nil
 }
 
-// remove deletes a key and reports whether it was there.
-func (b *Backend) remove(ctx context.Context, name string) (bool, error) {
+// release removes the key of c, which it has to look for if its name and revision are not known, and reports whether it was there.
+func (b *Backend) release(ctx context.Context, c driver.Claim, name string, rev int64) (bool, error) {
+	if rev == 0 {
+		kv, _, err := b.look(ctx, c)
+		if kv == nil || err != nil {
+			return false, err
+		}
+		name, rev = string(kv.Key), kv.CreateRevision
+	}
+	return b.remove(ctx, name, rev)
+}
+
+// remove deletes a key that was created with revision rev, and reports whether it was there. Nothing else is ever deleted: names are used again.
+func (b *Backend) remove(ctx context.Context, name string, rev int64) (bool, error) {
 	client, err := b.dial.get(ctx)
 	if err != nil {
 		return false, err
 	}
-	resp, err := client.Delete(ctx, name)
+	resp, err := client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(name), "=", rev)).Then(clientv3.OpDelete(name)).Commit()
 	if err != nil {
 		return false, ended(ctx, err)
 	}
-	return resp.Deleted > 0, nil
+	return resp.Succeeded, nil
 }
 
 // look returns the key of a claim, nil if there is none, and whether it is the first of its lock.
@@ -120,17 +135,15 @@ func (b *Backend) look(ctx context.Context, c driver.Claim) (kv *mvccpb.KeyValue
 	if err != nil {
 		return nil, false, err
 	}
-	name := b.name(c)
-	resp, err := client.Txn(ctx).Then(
-		clientv3.OpGet(name),
-		clientv3.OpGet(b.folder(c.Key), append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...),
-	).Commit()
+	resp, err := client.Get(ctx, b.folder(c.Key), clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
 		return nil, false, ended(ctx, err)
 	}
-	own, head := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
-	if len(own) == 0 || len(head) == 0 {
-		return nil, false, nil
+	index := b.index(c)
+	for i, kv := range resp.Kvs {
+		if indexOf(kv) == index {
+			return kv, i == 0, nil
+		}
 	}
-	return own[0], string(head[0].Key) == name, nil
+	return nil, false, nil
 }

@@ -17,9 +17,10 @@ func (b *Backend) Renew(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	return r.Grant, r.Err
 }
 
-// slack is the part of a TTL by which a keepalive may be older than the call of RenewBatch that it serves for. Grant.Start says so. It brings locks
-// together that were acquired one after the other: the engine plans the next renewal by Start.
-const slack = 12
+// slack is the part of a TTL by which a keepalive may be older than the call of RenewBatch that it serves for. Grant.Start says so, and the engine plans the
+// next renewal by that. So locks that were acquired at different times come together: whoever renews within the first half of the others' interval joins
+// them, and otherwise they join him.
+const slack = 6
 
 // RenewBatch implements [driver.BatchRenewer]: one keepalive and one look at its keys for each lease.
 func (b *Backend) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
@@ -61,15 +62,15 @@ func (b *Backend) renew(ctx context.Context, claims []driver.Claim, slack time.D
 // group sorts claims by lease. Those that cannot be renewed by keeping their lease alive are returned apart.
 func (b *Backend) group(claims []driver.Claim, answers []driver.Renewal) (groups map[*lease][]renewal, single []renewal) {
 	groups = map[*lease][]renewal{}
-	names := make([]string, len(claims))
+	index := make([]string, len(claims))
 	for i, c := range claims {
-		names[i] = b.name(c)
+		index[i] = b.index(c)
 	}
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, c := range claims {
-		r := renewal{c, b.book[names[i]], &answers[i]}
+		r := renewal{c, b.book[index[i]], &answers[i]}
 		if r.e != nil && r.e.held && r.e.other == nil && r.e.lease.seconds == seconds(c.TTL) && r.e.lease.usable(now) {
 			groups[r.e.lease] = append(groups[r.e.lease], r)
 		} else {
@@ -128,7 +129,7 @@ func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time)
 	}
 	if kv == nil || !first {
 		b.mu.Lock()
-		if e := b.book[b.name(c)]; kv == nil && e != nil && e.held {
+		if e := b.book[b.index(c)]; kv == nil && e != nil && e.held {
 			b.lose(e)
 		}
 		b.mu.Unlock()
@@ -145,7 +146,7 @@ func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time)
 func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue) (g driver.Grant, ok bool, err error) {
 	b.mu.Lock()
 	now := time.Now()
-	e := b.book[string(kv.Key)]
+	e := b.book[b.index(c)]
 	if e != nil && e.held {
 		defer b.mu.Unlock()
 		return e.grant(), e.other == nil && e.lease.usable(now) && e.until.Sub(now) > c.TTL, nil
@@ -174,7 +175,7 @@ func (b *Backend) leaseLeft(ctx context.Context, id clientv3.LeaseID) (time.Dura
 
 // regrant gives the claim, whose key kv is the first of its lock, the full TTL from began on: on the lease that it is on, or on that of another TTL.
 func (b *Backend) regrant(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue, began time.Time) (g driver.Grant, err error) {
-	e, l, err := b.enlist(ctx, string(kv.Key), seconds(c.TTL), began, true)
+	e, l, err := b.enlist(ctx, c, began, true)
 	if err != nil {
 		return g, err
 	}
@@ -189,6 +190,11 @@ func (b *Backend) regrant(ctx context.Context, c driver.Claim, kv *mvccpb.KeyVal
 // was long in the network does no harm, as any later one has changed the modification revision.
 func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.KeyValue, l *lease) error {
 	b.mu.Lock()
+	if name := string(kv.Key); e.name != name { // it was forgotten meanwhile, or is another backend's
+		delete(b.names, e.name)
+		e.name = name
+		b.names[name] = e
+	}
 	if clientv3.LeaseID(kv.Lease) == l.id && e.other == nil {
 		b.attach(e, l)
 		b.mu.Unlock()
@@ -202,8 +208,8 @@ func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.
 		return err
 	}
 	resp, err := client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(e.name), "=", kv.ModRevision)).
-		Then(clientv3.OpPut(e.name, c.Owner, clientv3.WithLease(l.id))).
+		If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).
+		Then(clientv3.OpPut(string(kv.Key), value(c), clientv3.WithLease(l.id))).
 		Commit()
 	switch {
 	case isLeaseNotFound(err):

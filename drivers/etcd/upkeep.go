@@ -3,9 +3,11 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"strings"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -71,26 +73,42 @@ func (b *Backend) expire(l *lease, now time.Time) {
 	var names []string
 	for e := range l.entries {
 		if e.users == 0 && !now.Before(e.until) {
-			e.held = false
-			b.strike(e)
+			b.lose(e)
 			names = append(names, e.name)
 		}
 	}
 	b.sweep(names)
 }
 
-// sweep deletes keys that nobody wants. What cannot be deleted is found again at the next check. b.mu is held.
+// sweep deletes the keys of these names unless they are in the book by then. What cannot be deleted is found again at the next check. b.mu is held.
 func (b *Backend) sweep(names []string) {
 	if len(names) == 0 {
 		return
 	}
 	b.background(requestLimit, func(ctx context.Context) {
+		client, err := b.dial.get(ctx)
+		if err != nil {
+			return
+		}
 		for _, name := range names {
-			if _, err := b.remove(ctx, name); err != nil {
-				return
+			if resp, err := client.Get(ctx, name); err == nil {
+				b.tidy(resp.Kvs...)
 			}
 		}
 	})
+}
+
+// tidy deletes those out of kvs that have names of ours and that nobody wants.
+func (b *Backend) tidy(kvs ...*mvccpb.KeyValue) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, kv := range kvs {
+		index, name := indexOf(kv), string(kv.Key)
+		if index == "" || b.book[index] != nil || !strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], b.id) {
+			continue
+		}
+		b.background(requestLimit, func(ctx context.Context) { _, _ = b.remove(ctx, name, kv.CreateRevision) })
+	}
 }
 
 // refresh keeps l alive for those who do not do so themselves.
@@ -162,7 +180,7 @@ func (b *Backend) check(ctx context.Context, l *lease) error {
 	l.checked = time.Now()
 	var strays []string
 	for name := range attached {
-		if b.book[name] == nil {
+		if b.names[name] == nil {
 			strays = append(strays, name)
 		}
 	}

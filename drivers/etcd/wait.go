@@ -44,7 +44,7 @@ func (b *Backend) wait(ctx context.Context, c driver.Claim) (g driver.Grant, err
 	if err != nil {
 		return g, err
 	}
-	e, l, err := b.enlist(ctx, b.name(c), seconds(c.TTL), time.Now(), false)
+	e, l, err := b.enlist(ctx, c, time.Now(), false)
 	if err != nil {
 		return g, err
 	}
@@ -81,7 +81,7 @@ func (w *waiter) enqueue(ctx context.Context, l *lease) (ahead string, err error
 			If(clientv3.Compare(clientv3.CreateRevision(w.e.name), "=", 0)).
 			Then(
 				clientv3.OpGet(folder, append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...),
-				clientv3.OpPut(w.e.name, w.claim.Owner, clientv3.WithLease(l.id)),
+				clientv3.OpPut(w.e.name, value(w.claim), clientv3.WithLease(l.id)),
 			).
 			Else(clientv3.OpGet(w.e.name)).
 			Commit()
@@ -96,6 +96,10 @@ func (w *waiter) enqueue(ctx context.Context, l *lease) (ahead string, err error
 			ahead = string(kvs[0].Key)
 		}
 		return ahead, nil
+	}
+	if indexOf(kvs[0]) != w.e.index {
+		w.b.tidy(kvs[0])
+		return "", errChanged
 	}
 	if _, err := limited(ctx, func(ctx context.Context) (any, error) { return nil, w.b.put(ctx, w.claim, w.e, kvs[0], l) }); err != nil {
 		return "", err
@@ -121,7 +125,7 @@ func (w *waiter) ahead(ctx context.Context) (string, error) {
 	switch {
 	case err != nil:
 		return "", ended(ctx, err)
-	case len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) != w.e.name:
+	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != w.rev:
 		return "", errLeft
 	case len(resp.Kvs) == 1:
 		return "", nil
@@ -195,7 +199,7 @@ func (w *waiter) pause(ctx context.Context) error {
 
 // grant ends the wait: nobody is ahead. A lease of which little is left is kept alive first.
 func (w *waiter) grant(ctx context.Context) (driver.Grant, error) {
-	e, _, err := w.b.enlist(ctx, w.e.name, seconds(w.claim.TTL), time.Now(), false)
+	e, _, err := w.b.enlist(ctx, w.claim, time.Now(), false)
 	if err != nil {
 		return driver.Grant{}, err
 	}

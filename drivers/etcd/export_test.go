@@ -1,0 +1,38 @@
+package etcd
+
+import (
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// ConfigOf returns what a DSN said about the client, and the namespace.
+func ConfigOf(b driver.Backend) (cfg *clientv3.Config, namespace string) {
+	return b.(*Backend).dial.cfg, b.(*Backend).opt.namespace
+}
+
+// Name returns the key of the first claim of a lock, and Value what it says.
+func Name(b driver.Backend, c driver.Claim) string {
+	return b.(*Backend).folder(c.Key) + b.(*Backend).id
+}
+
+// Value returns what the key of a claim says.
+func Value(c driver.Claim) string { return value(c) }
+
+// Entries returns how many keys are in the book, and how many leases there are.
+func Entries(b driver.Backend) (entries, leases int) {
+	x := b.(*Backend)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.slots {
+		if s.lease != nil {
+			leases++
+		}
+	}
+	return len(x.book), leases
+}
+
+var (
+	Escape   = escape
+	Unescape = unescape
+)
