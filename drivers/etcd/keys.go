@@ -85,4 +85,4 @@ func (b *Backend) lockOf(kv *mvccpb.KeyValue) (key string, ok bool) {
 }
 
 // seconds rounds up: a hold never ends early.
-func seconds(ttl time.Duration) int64 { return max(1, int64((ttl+time.Second-1)/time.Second)) }
+func seconds(ttl time.Duration) int64 { return int64((max(ttl, 1)-1)/time.Second) + 1 }
