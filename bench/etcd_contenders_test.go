@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +31,6 @@ type leased struct {
 	c      *clientv3.Client
 	lease  clientv3.LeaseID
 	cancel context.CancelFunc
-	count  atomic.Int64
 }
 
 func openLeased(tb testing.TB, t *target, ttl time.Duration) *leased {
@@ -84,15 +82,23 @@ func (c *etcdTxnClient) lock(ctx context.Context, key string) (func() error, err
 
 // etcdQueueClient is concurrency.Mutex's queue with the watch done right: one that begins now, and a look after it has begun. It does not notice the loss of
 // its lease, cleans nothing up and guards no delete.
-type etcdQueueClient struct{ *leased }
+type etcdQueueClient struct {
+	*leased
+	free chan int // numbers for keys. They are used again: etcd keeps a deleted key until it is compacted, and looks at it in every range
+}
 
 func openEtcdQueue(tb testing.TB, t *target, ttl time.Duration) client {
-	return &etcdQueueClient{openLeased(tb, t, ttl)}
+	c := &etcdQueueClient{openLeased(tb, t, ttl), make(chan int, poolSize)}
+	for i := range poolSize {
+		c.free <- i
+	}
+	return c
 }
 
 func (c *etcdQueueClient) lock(ctx context.Context, key string) (func() error, error) {
+	number := <-c.free
 	dir := key + "/"
-	own := fmt.Sprintf("%s%x-%d", dir, c.lease, c.count.Add(1))
+	own := fmt.Sprintf("%s%x-%d", dir, c.lease, number)
 	r, err := c.c.Txn(ctx).Then(
 		clientv3.OpPut(own, "", clientv3.WithLease(c.lease)), clientv3.OpGet(dir, clientv3.WithFirstCreate()...)).Commit()
 	if err != nil {
@@ -103,7 +109,11 @@ func (c *etcdQueueClient) lock(ctx context.Context, key string) (func() error, e
 			return nil, err
 		}
 	}
-	return func() error { _, err := c.c.Delete(ctx, own); return err }, nil
+	return func() error {
+		_, err := c.c.Delete(ctx, own)
+		c.free <- number
+		return err
+	}, nil
 }
 
 // wait returns when no key in dir was created at revision rev or before.
