@@ -70,14 +70,23 @@ func (l *lease) plan(now time.Time) {
 
 // expire ends the holds and the places in queues whose time is up. b.mu is held.
 func (b *Backend) expire(l *lease, now time.Time) {
-	var names []string
+	var over []*entry
 	for e := range l.entries {
 		if e.users == 0 && !now.Before(e.until) {
 			b.lose(e)
-			names = append(names, e.name)
+			over = append(over, e)
 		}
 	}
-	b.sweep(names)
+	if len(over) == 0 {
+		return
+	}
+	b.background(requestLimit, func(ctx context.Context) {
+		for _, e := range over { // one whose revision is not known is found by the next check, if it is there
+			if _, err := b.remove(ctx, e.name, e.rev); err != nil {
+				return
+			}
+		}
+	})
 }
 
 // sweep deletes the keys of these names unless they are in the book by then. What cannot be deleted is found again at the next check. b.mu is held.
