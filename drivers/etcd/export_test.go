@@ -17,7 +17,7 @@ func Name(b driver.Backend, c driver.Claim) string {
 }
 
 // Value returns what the key of a claim says.
-func Value(c driver.Claim) string { return value(c) }
+func Value(c driver.Claim) string { return value(c.Owner, mark(c)) }
 
 // Entries returns how many keys are in the book, and how many leases there are.
 func Entries(b driver.Backend) (entries, leases int) {

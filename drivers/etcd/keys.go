@@ -45,11 +45,11 @@ func mark(c driver.Claim) string {
 
 const markDigits = 32
 
-// value is what a claim's key says: who it is, for people, and the mark.
-func value(c driver.Claim) string { return c.Owner + " " + mark(c) }
-
-// index is where a claim is in the book.
+// index is where a claim is in the book. It ends in the mark.
 func (b *Backend) index(c driver.Claim) string { return b.folder(c.Key) + mark(c) }
+
+// value is what the key of the claim with this index says: who it is, for people, and the mark.
+func value(owner, index string) string { return owner + " " + index[len(index)-markDigits:] }
 
 // indexOf is where the claim of a key of ours is in the book; empty if dlock did not write it.
 func indexOf(kv *mvccpb.KeyValue) string {

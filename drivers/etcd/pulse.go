@@ -22,9 +22,10 @@ type pulseStream struct {
 	pb.Lease_LeaseKeepAliveClient
 	cancel  context.CancelFunc
 	pending map[clientv3.LeaseID][]chan<- error
+	waiting int // calls that wait for an answer
 }
 
-// beat keeps a lease alive. A stream on which there is no answer in time is given up: the next one may lead to another member.
+// beat keeps a lease alive.
 func (b *Backend) beat(ctx context.Context, id clientv3.LeaseID) error {
 	client, err := b.dial.get(ctx)
 	if err != nil {
@@ -41,10 +42,24 @@ func (b *Backend) beat(ctx context.Context, id clientv3.LeaseID) error {
 	}
 	select {
 	case err := <-answer:
+		b.pulse.done(s, false)
 		return err
 	case <-ctx.Done():
-		s.cancel()
+		b.pulse.done(s, true)
 		return ctx.Err()
+	}
+}
+
+// done notes that a call does not wait any longer. A stream on which there was no answer in time is not used again, as another one may lead to another member; it
+// ends when nobody waits on it.
+func (p *pulse) done(s *pulseStream, late bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if late && p.stream == s {
+		p.stream = nil
+	}
+	if s.waiting--; s.waiting == 0 && p.stream != s {
+		s.cancel()
 	}
 }
 
@@ -70,6 +85,7 @@ func (b *Backend) send(ctx context.Context, client *clientv3.Client, id clientv3
 		b.calls.Go(func() { p.receive(s) })
 	}
 	s := p.stream
+	s.waiting++
 	s.pending[id] = append(s.pending[id], answer)
 	if err := s.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
 		s.cancel() // the receiver has the reason
@@ -89,7 +105,7 @@ func (b *Backend) openPulse(ctx context.Context, client *clientv3.Client) (*puls
 		cancel()
 		return nil, err
 	}
-	return &pulseStream{stream, cancel, map[clientv3.LeaseID][]chan<- error{}}, nil
+	return &pulseStream{stream, cancel, map[clientv3.LeaseID][]chan<- error{}, 0}, nil
 }
 
 // receive hands out answers until the stream ends.
@@ -99,7 +115,9 @@ func (p *pulse) receive(s *pulseStream) {
 		resp, err := s.Recv()
 		p.mu.Lock()
 		if err != nil {
-			p.stream = nil
+			if p.stream == s {
+				p.stream = nil
+			}
 			for _, waiting := range s.pending {
 				for _, answer := range waiting {
 					answer <- rpctypes.Error(err)

@@ -209,7 +209,7 @@ func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.
 	}
 	resp, err := client.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).
-		Then(clientv3.OpPut(string(kv.Key), value(c), clientv3.WithLease(l.id))).
+		Then(clientv3.OpPut(string(kv.Key), value(c.Owner, e.index), clientv3.WithLease(l.id))).
 		Commit()
 	switch {
 	case isLeaseNotFound(err):

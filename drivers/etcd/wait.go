@@ -2,9 +2,11 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
@@ -17,20 +19,21 @@ const (
 
 // Wait implements [driver.Waiter].
 func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	ctx, done, err := b.begin(ctx)
+	o, done, err := b.begin(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	defer done()
-	g, err := b.wait(ctx, c)
+	g, err := b.wait(o, c)
 	if isLeaseLost(err) {
-		g, err = b.wait(ctx, c)
+		g, err = b.wait(o, c)
 	}
 	return g, b.fail("wait", err)
 }
 
-// waiter is a claim in the queue, or on its way there.
+// waiter is a claim in the queue, or on its way there. Each of its requests is limited, as nobody else does that.
 type waiter struct {
+	*op
 	b      *Backend
 	client *clientv3.Client
 	claim  driver.Claim
@@ -39,73 +42,74 @@ type waiter struct {
 }
 
 // wait enters the queue and waits there.
-func (b *Backend) wait(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
-	client, err := limited(ctx, b.dial.get)
+func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
+	w := &waiter{op: o, b: b, claim: c}
+	stop := o.limit()
+	defer func() { stop() }()
+	if w.client, err = b.dial.get(o); err != nil {
+		return g, err
+	}
+	e, l, err := b.enlist(o, c, time.Now(), false)
 	if err != nil {
 		return g, err
 	}
-	e, l, err := b.enlist(ctx, c, time.Now(), false)
-	if err != nil {
-		return g, err
-	}
+	w.e = e
 	maybe := true
 	defer func() { b.leave(e, maybe) }()
-	w := &waiter{b: b, client: client, claim: c, e: e}
-	ahead, err := w.enqueue(ctx, l)
+	ahead, err := w.enqueue(l)
 	if isLeaseNotFound(err) {
 		maybe = false
 		b.drop(l)
 	}
 	if err == nil && ahead != "" {
-		driver.Queued(ctx)
-		err = w.stand(ctx, ahead)
+		stop()
+		driver.Queued(o)
+		if err = w.stand(ahead); err == nil {
+			stop = o.limit()
+		}
 	}
 	if err != nil {
 		return g, err
 	}
-	return w.grant(ctx)
+	return w.grant()
 }
 
-// limited runs a request of a Wait, which nobody else limits.
-func limited[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestLimit)
-	defer cancel()
-	return f(ctx)
-}
-
-// enqueue puts the claim's key at the end of the queue, unless it has a place there. It returns the key of the one ahead of it; empty: there is none.
-func (w *waiter) enqueue(ctx context.Context, l *lease) (ahead string, err error) {
-	folder := w.b.folder(w.claim.Key)
-	resp, err := limited(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return w.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(w.e.name), "=", 0)).
-			Then(
-				clientv3.OpGet(folder, append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...),
-				clientv3.OpPut(w.e.name, value(w.claim), clientv3.WithLease(l.id)),
-			).
-			Else(clientv3.OpGet(w.e.name)).
-			Commit()
-	})
+// enqueue takes a lock that is free, or puts the claim's key at the end of the queue, unless it has a place there. It returns the key of the one ahead of it;
+// empty: there is none.
+func (w *waiter) enqueue(l *lease) (ahead string, err error) {
+	folder, name := w.b.folder(w.claim.Key), w.e.name
+	put := clientv3.OpPut(name, value(w.claim.Owner, w.e.index), clientv3.WithLease(l.id))
+	resp, err := w.client.Txn(w).
+		If(clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()).
+		Then(put).
+		Else(clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(name), "=", 0)},
+			[]clientv3.Op{clientv3.OpGet(folder, append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...), put},
+			[]clientv3.Op{clientv3.OpGet(name)},
+		)).
+		Commit()
 	if err != nil {
-		return "", ended(ctx, err)
+		return "", ended(w, err)
 	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if resp.Succeeded {
 		w.place(resp.Header.Revision)
-		if len(kvs) > 0 {
-			ahead = string(kvs[0].Key)
-		}
-		return ahead, nil
+		return "", nil
+	}
+	queued := resp.Responses[0].GetResponseTxn()
+	kvs := queued.Responses[0].GetResponseRange().Kvs
+	if queued.Succeeded {
+		w.place(resp.Header.Revision)
+		return string(kvs[0].Key), nil
 	}
 	if indexOf(kvs[0]) != w.e.index {
 		w.b.tidy(kvs[0])
 		return "", errChanged
 	}
-	if _, err := limited(ctx, func(ctx context.Context) (any, error) { return nil, w.b.put(ctx, w.claim, w.e, kvs[0], l) }); err != nil {
+	if err := w.b.put(w, w.claim, w.e, kvs[0], l); err != nil {
 		return "", err
 	}
 	w.place(kvs[0].CreateRevision)
-	return w.ahead(ctx)
+	return w.ahead(0)
 }
 
 // place notes the claim's place.
@@ -116,15 +120,23 @@ func (w *waiter) place(rev int64) {
 	w.e.rev = rev
 }
 
-// ahead returns the key of the one ahead of the claim; empty: there is none.
-func (w *waiter) ahead(ctx context.Context) (string, error) {
-	resp, err := limited(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return w.client.Get(ctx, w.b.folder(w.claim.Key), clientv3.WithPrefix(), clientv3.WithMaxCreateRev(w.rev),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
-	})
+// ahead returns the key of the one ahead of the claim; empty: there is none. It looks at the store as it was at revision at, which any member can answer for
+// itself; 0: as it is now, for which they have to agree.
+func (w *waiter) ahead(at int64) (string, error) {
+	defer w.limit()()
+	opts := []clientv3.OpOption{
+		clientv3.WithPrefix(), clientv3.WithMaxCreateRev(w.rev), clientv3.WithLimit(2), clientv3.WithKeysOnly(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend),
+	}
+	if at >= w.rev {
+		opts = append(opts, clientv3.WithRev(at), clientv3.WithSerializable())
+	}
+	resp, err := w.client.Get(w, w.b.folder(w.claim.Key), opts...)
 	switch {
+	case at >= w.rev && (errors.Is(err, rpctypes.ErrFutureRev) || errors.Is(err, rpctypes.ErrCompacted)):
+		return w.ahead(0) // this member is behind, or has forgotten
 	case err != nil:
-		return "", ended(ctx, err)
+		return "", ended(w, err)
 	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != w.rev:
 		return "", errLeft
 	case len(resp.Kvs) == 1:
@@ -134,12 +146,12 @@ func (w *waiter) ahead(ctx context.Context) (string, error) {
 }
 
 // stand waits in the queue, behind ahead, until nobody is ahead any more.
-func (w *waiter) stand(ctx context.Context, ahead string) error {
+func (w *waiter) stand(ahead string) error {
 	w.b.queue(w.client, w.e)
 	defer w.b.unqueue(w.e)
 	for ahead != "" {
 		var err error
-		if ahead, err = w.behind(ctx, ahead); err != nil {
+		if ahead, err = w.behind(ahead); err != nil {
 			return err
 		}
 	}
@@ -147,65 +159,76 @@ func (w *waiter) stand(ctx context.Context, ahead string) error {
 }
 
 // behind watches the key of the one ahead until it is gone, or the watch is over, and returns who is ahead then.
-func (w *waiter) behind(ctx context.Context, ahead string) (string, error) {
-	// A context of its own: watches with the same metadata share a stream, and the caller's could be different each time.
-	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(w.b.ctx))
+func (w *waiter) behind(ahead string) (string, error) {
+	// A context without the caller's values: watches with the same metadata share a stream, and the caller's could be different each time.
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(w.Context))
 	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
 	slow := time.AfterFunc(requestLimit, cancel)
-	// Without a revision, and a look afterwards: a watch that begins in the past is served by the server's slow loop.
-	events := w.client.Watch(watching, ahead, clientv3.WithFilterPut())
+	// Without a revision: a watch that begins in the past is served by the server's slow loop. It begins after the revision that it tells, so a look at the
+	// store as it was then leaves no gap.
+	events := w.client.Watch(watching, ahead, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	at, over, err := w.listen(events)
 	slow.Stop()
-	for over := watching.Err() != nil; ; {
-		now, err := w.ahead(ctx)
+	for err == nil {
+		now, err := w.ahead(at)
 		switch {
 		case err != nil || now != ahead:
 			return now, err
 		case over:
-			return ahead, w.pause(ctx)
+			return ahead, w.pause()
 		}
-		if over, err = w.listen(ctx, events); err != nil {
+		if at, over, err = w.listen(events); err != nil {
 			return "", err
 		}
 	}
+	return "", err
 }
 
-// listen waits for an event, or until it is time to look. It reports whether the watch is over.
-func (w *waiter) listen(ctx context.Context, events clientv3.WatchChan) (over bool, err error) {
+// listen waits for what the watch tells, or until it is time to look. It returns the revision to look at; 0: the latest. It reports whether the watch is over.
+func (w *waiter) listen(events clientv3.WatchChan) (at int64, over bool, err error) {
 	timer := time.NewTimer(lookEvery + rand.N(lookEvery/5))
 	defer timer.Stop()
 	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
+	case <-w.Done():
+		return 0, false, w.Err()
 	case <-w.e.gone:
-		return false, errLeft
+		return 0, false, errLeft
 	case <-timer.C:
-		return false, nil
+		return 0, false, nil
 	case resp, ok := <-events:
-		return !ok || resp.Err() != nil, nil
+		if !ok || resp.Err() != nil {
+			return 0, true, nil
+		}
+		return resp.Header.Revision, false, nil
 	}
 }
 
-func (w *waiter) pause(ctx context.Context) error {
+func (w *waiter) pause() error {
 	timer := time.NewTimer(watchPause/2 + rand.N(watchPause/2))
 	defer timer.Stop()
 	select {
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-w.Done():
+		return w.Err()
 	case <-timer.C:
 		return nil
 	}
 }
 
 // grant ends the wait: nobody is ahead. A lease of which little is left is kept alive first.
-func (w *waiter) grant(ctx context.Context) (driver.Grant, error) {
-	e, _, err := w.b.enlist(ctx, w.claim, time.Now(), false)
-	if err != nil {
-		return driver.Grant{}, err
+func (w *waiter) grant() (driver.Grant, error) {
+	w.b.mu.Lock()
+	l := w.e.lease
+	young := l.usable(time.Now()) && time.Since(l.start) <= l.ttl/2
+	w.b.mu.Unlock()
+	if !young {
+		e, _, err := w.b.enlist(w, w.claim, time.Now(), false)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		defer w.b.leave(e, true)
+		if e != w.e {
+			return driver.Grant{}, errLeft
+		}
 	}
-	defer w.b.leave(e, true)
-	if e != w.e {
-		return driver.Grant{}, errLeft
-	}
-	return w.b.granted(e, w.rev)
+	return w.b.granted(w.e, w.rev)
 }
