@@ -63,6 +63,13 @@ func TestInspectListAndBreakKnowTheLocksOfTheConcurrencyPackage(t *testing.T) {
 	mutex(t, client, "svc/k")
 	mutex(t, client, "svc/nested/k") // a lock that dlock has no name for
 	ctx := bounded(t)
+	lease, err := client.Grant(ctx, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(ctx, "svc/sessions/alice", "no lock", clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
 	for _, key := range []string{"svc/k/config", "svc/k/" + strings.Repeat("0", 16), "svc/plain", "other/k/1"} {
 		if _, err := client.Put(ctx, key, "no lock"); err != nil {
 			t.Fatal(err)

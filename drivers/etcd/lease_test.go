@@ -311,8 +311,10 @@ func TestALeaseThatNobodyUsesIsRevoked(t *testing.T) {
 	t.Parallel()
 	m := etcdtest.Start(t)
 	admin := m.Client(t)
-	b := openDSN(t, "etcd://"+m.Addr)
-	c := claimBy(1, "k", 2*time.Second)
+	client, sent := observed(t, m)
+	b := etcddriver.New(client)
+	t.Cleanup(func() { _ = b.Close() })
+	c := claimBy(1, "k", 6*time.Second)
 	acquired(t, b, c)
 	if err := b.Release(bounded(t), c); err != nil {
 		t.Fatal(err)
@@ -320,11 +322,14 @@ func TestALeaseThatNobodyUsesIsRevoked(t *testing.T) {
 	if _, leases := etcddriver.Entries(b); leases != 1 {
 		t.Errorf("%d leases after a release, want one at hand", leases)
 	}
-	eventually(t, 10*time.Second, "the lease is gone", func() bool {
+	eventually(t, 7*time.Second, "the lease is gone, before it ends by itself", func() bool {
 		resp, err := admin.Leases(bounded(t))
 		entries, leases := etcddriver.Entries(b)
 		return err == nil && len(resp.Leases) == 0 && entries == 0 && leases == 0
 	})
+	if got := sent.take(); got["LeaseRevoke"] != 1 {
+		t.Errorf("a lease that was not used any more sent %v, want it revoked", got)
+	}
 	acquired(t, b, c)
 }
 
