@@ -37,7 +37,7 @@ func measure(t *testing.T) resources {
 
 // F2. It does not run beside other tests: it counts what the whole process has.
 func TestManyCyclesLeaveNothingBehind(t *testing.T) {
-	cycles := 4_000
+	cycles := 2_000
 	if os.Getenv("DLOCK_LONG") != "" {
 		cycles = 100_000
 	}
