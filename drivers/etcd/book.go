@@ -18,6 +18,7 @@ type entry struct {
 	other *lease // or this one: a request to move it there has not been answered
 
 	rev   int64     // create revision; 0: not known
+	mod   int64     // revision of the last change, as far as known
 	users int       // calls that make or watch the key
 	waits int       // those out of them that are in the queue
 	held  bool      // it was granted
@@ -48,6 +49,12 @@ func (b *Backend) freeName(key string) string {
 		name = first + "-" + strconv.Itoa(n)
 	}
 	return name
+}
+
+func (b *Backend) nameOf(e *entry) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return e.name
 }
 
 // leave takes a user off e. A key that may be in the store keeps its entry for a TTL: whoever wants it comes back, or releases it.
@@ -116,7 +123,7 @@ func (b *Backend) granted(e *entry, rev int64) (driver.Grant, error) {
 	if b.book[e.index] != e || !l.usable(now) {
 		return driver.Grant{}, errLeaseLost
 	}
-	e.rev, e.held, l.used = rev, true, now
+	e.rev, e.mod, e.held, l.used = rev, max(e.mod, rev), true, now
 	return e.renewed(), nil
 }
 

@@ -141,8 +141,8 @@ func (b *Backend) newLease(ctx context.Context, s *slot, seconds int64) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || s.lease != nil {
-		b.revoke(l)
+	if b.closed || s.lease != nil || b.slots[seconds] != s {
+		b.revoke(l) // nobody waits for it any more, and it has been replaced
 		return nil
 	}
 	s.lease = l
@@ -178,7 +178,7 @@ func (b *Backend) bury(l *lease) {
 	}
 	l.dead = true
 	l.timer.Stop()
-	if s := b.slots[l.seconds]; s.lease == l {
+	if s := b.slots[l.seconds]; s != nil && s.lease == l {
 		s.lease = nil
 	}
 	for e := range l.entries {

@@ -43,7 +43,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	folder := b.folder(c.Key)
 	resp, err := client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()).
-		Then(clientv3.OpPut(e.name, value(c.Owner, e.index), clientv3.WithLease(l.id))).
+		Then(clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))).
 		Else(clientv3.OpGet(folder, clientv3.WithFirstCreate()...)).
 		Commit()
 	switch {

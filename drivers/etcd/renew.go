@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -123,6 +124,11 @@ func (b *Backend) renewSingly(ctx context.Context, single []renewal, began time.
 
 // renewOne renews a claim with another TTL than the one it has, or one that this backend does not know.
 func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time) (driver.Grant, error) {
+	if kv := b.known(c); kv != nil {
+		if g, err := b.regrant(ctx, c, kv, began); !errors.Is(err, errChanged) {
+			return g, b.fail("renew", err)
+		}
+	}
 	kv, first, err := b.look(ctx, c)
 	if err != nil {
 		return driver.Grant{}, b.fail("renew", err)
@@ -140,6 +146,18 @@ func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time)
 	}
 	g, err := b.regrant(ctx, c, kv, began)
 	return g, b.fail("renew", err)
+}
+
+// known returns the key of a claim that is held and has too little left, as it was when we last changed it. There is no need to look at it: if somebody else
+// changed it, the request that it is for does nothing.
+func (b *Backend) known(c driver.Claim) *mvccpb.KeyValue {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, now := b.book[b.index(c)], time.Now()
+	if e == nil || !e.held || e.other != nil || !e.lease.usable(now) || e.lease.seconds == seconds(c.TTL) || e.until.Sub(now) > c.TTL {
+		return nil
+	}
+	return &mvccpb.KeyValue{Key: []byte(e.name), CreateRevision: e.rev, ModRevision: e.mod, Lease: int64(e.lease.id)}
 }
 
 // ample returns the grant of a hold that has more left than c asks for. It is left as it is: a renewal never shortens.
@@ -190,11 +208,16 @@ func (b *Backend) regrant(ctx context.Context, c driver.Claim, kv *mvccpb.KeyVal
 // was long in the network does no harm, as any later one has changed the modification revision.
 func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.KeyValue, l *lease) error {
 	b.mu.Lock()
-	if name := string(kv.Key); e.name != name { // it was forgotten meanwhile, or is another backend's
+	if b.book[e.index] != e { // it was released
+		b.mu.Unlock()
+		return errChanged
+	}
+	if name := string(kv.Key); e.name != name { // it was forgotten for a while, or is another backend's
 		delete(b.names, e.name)
 		e.name = name
 		b.names[name] = e
 	}
+	e.mod = kv.ModRevision
 	if clientv3.LeaseID(kv.Lease) == l.id && e.other == nil {
 		b.attach(e, l)
 		b.mu.Unlock()
@@ -223,5 +246,6 @@ func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.attach(e, l)
+	e.mod = resp.Header.Revision
 	return nil
 }

@@ -139,6 +139,7 @@ func (b *Backend) refresh(ctx context.Context, l *lease) {
 // ago.
 func (b *Backend) renewLease(ctx context.Context, l *lease, since time.Time, some []*entry) error {
 	b.mu.Lock()
+	expected := l.expected()
 	kept := !l.start.Before(since)
 	few := len(some) > 0 && len(some) < len(l.entries)/8 && time.Since(l.checked) < l.ttl/3
 	b.mu.Unlock()
@@ -150,23 +151,26 @@ func (b *Backend) renewLease(ctx context.Context, l *lease, since time.Time, som
 	if few {
 		err2 = b.confirm(ctx, some)
 	} else {
-		err2 = b.check(ctx, l)
+		err2 = b.check(ctx, l, expected)
 	}
 	wg.Wait()
 	return cmp.Or(err1, err2)
 }
 
-// check compares the keys that the server has on l with the book, both ways. Those that it finds missing are lost; those that nobody knows are
-// deleted.
-func (b *Backend) check(ctx context.Context, l *lease) error {
-	b.mu.Lock()
-	var expected []*entry // in the store when the request is sent
+// expected returns the entries whose keys are on l as far as we know. b.mu is held.
+func (l *lease) expected() []*entry {
+	var list []*entry
 	for e := range l.entries {
 		if e.rev != 0 && e.lease == l {
-			expected = append(expected, e)
+			list = append(list, e)
 		}
 	}
-	b.mu.Unlock()
+	return list
+}
+
+// check compares the keys that the server has on l with the book, both ways. Those out of expected that it finds missing are lost; those that nobody
+// knows are deleted.
+func (b *Backend) check(ctx context.Context, l *lease, expected []*entry) error {
 	client, err := b.dial.get(ctx)
 	if err != nil {
 		return err
@@ -179,14 +183,14 @@ func (b *Backend) check(ctx context.Context, l *lease) error {
 	for _, key := range resp.Keys {
 		attached[string(key)] = true
 	}
+	b.mu.Lock()
+	l.checked = time.Now()
 	var suspects []*entry
 	for _, e := range expected {
 		if !attached[e.name] {
 			suspects = append(suspects, e)
 		}
 	}
-	b.mu.Lock()
-	l.checked = time.Now()
 	var strays []string
 	for name := range attached {
 		if b.names[name] == nil {
@@ -212,9 +216,11 @@ func (b *Backend) confirm(ctx context.Context, suspects []*entry) error {
 		some := suspects[:min(txnSize, len(suspects))]
 		suspects = suspects[len(some):]
 		ops := make([]clientv3.Op, len(some))
+		b.mu.Lock()
 		for i, e := range some {
 			ops[i] = clientv3.OpGet(e.name, clientv3.WithKeysOnly())
 		}
+		b.mu.Unlock()
 		resp, err := client.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return ended(ctx, err)

@@ -77,7 +77,7 @@ func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
 // enqueue takes a lock that is free, or puts the claim's key at the end of the queue, unless it has a place there. It returns the key of the one ahead of it;
 // empty: there is none.
 func (w *waiter) enqueue(l *lease) (ahead string, err error) {
-	folder, name := w.b.folder(w.claim.Key), w.e.name
+	folder, name := w.b.folder(w.claim.Key), w.b.nameOf(w.e)
 	put := clientv3.OpPut(name, value(w.claim.Owner, w.e.index), clientv3.WithLease(l.id))
 	resp, err := w.client.Txn(w).
 		If(clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()).
