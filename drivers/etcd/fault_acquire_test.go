@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock"
@@ -91,6 +93,58 @@ func TestAReleaseThatIsRepeatedDoesNotTouchTheNextHolder(t *testing.T) {
 	}
 	if now := s.contenders(t, "a3"); len(now) != 1 || now[0].CreateRevision != before.CreateRevision {
 		t.Errorf("the next holder's key was %v, and now there are %v", before, now)
+	}
+}
+
+// A3. One claim after the other may have a key of the same name.
+func TestAReleaseThatIsStuckDoesNotTouchTheNextHolder(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	ca, cb := newClaim("a3", 30*time.Second), newClaim("a3", 30*time.Second)
+	if _, err := b.Acquire(t.Context(), ca); err != nil {
+		t.Fatal(err)
+	}
+	stuck := make(chan func(context.Context) error, 1)
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if !deletes(req) || len(stuck) > 0 {
+			return send(ctx)
+		}
+		stuck <- send
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := b.Release(ctx, ca); err == nil || errors.Is(err, driver.ErrNotOwner) {
+		t.Fatalf("Release that is stuck = %v, want an unknown outcome", err)
+	}
+	if err := b.Release(t.Context(), ca); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.Acquire(t.Context(), cb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (<-stuck)(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if keys := s.contenders(t, "a3"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
+		t.Errorf("the next holder has the fence %d, and the server %v", g.Fence, keys)
+	}
+}
+
+// deletes reports whether req may delete a key.
+func deletes(req any) bool {
+	switch req := req.(type) {
+	case *pb.DeleteRangeRequest:
+		return true
+	case *pb.TxnRequest:
+		return slices.ContainsFunc(req.Success, func(op *pb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })
+	default:
+		return false
 	}
 }
 
@@ -449,5 +503,25 @@ func TestCloseEndsEverythingAndNothingIsWrittenAfterwards(t *testing.T) {
 				t.Errorf("%d requests were sent after Close, want none", n)
 			}
 		})
+	}
+}
+
+// B6. The engine waits 400 ms for a Backend, and then returns without it.
+func TestABackendThatReachesNobodyIsClosedInTime(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	for name, fault := range map[string]faultproxy.Rules{"all vanishes": {DropUp: true, DropDown: true}, "connections are shut": {CutAtReply: 1, Refuse: true}} {
+		p := faultproxy.New(t, s.Cluster[0].Addr)
+		b := openBackend(t, p.Addr)
+		if _, err := b.Acquire(t.Context(), newClaim("b6 "+name, 30*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		late := lateness(t)
+		p.Set(fault)
+		began := time.Now()
+		_ = b.Close()
+		if took := time.Since(began); took > 400*time.Millisecond+late() {
+			t.Errorf("%s: Close took %v, want at most 400ms", name, took)
+		}
 	}
 }

@@ -162,9 +162,9 @@ func TestAHandOverDuringAnElectionIsNotMissed(t *testing.T) {
 func TestAWaiterOutlivesTheLossOfTheQuorum(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 3)
-	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), "quorum")
-	got := acquiring(t, s, openLocker(t, time.Minute, s.Addrs()...), "quorum", 2)
 	leader := s.Leader(t)
+	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), "quorum")
+	got := acquiring(t, s, openLocker(t, time.Minute, leader.Addr), "quorum", 2)
 	for _, m := range s.Cluster {
 		if m != leader {
 			m.Stop()

@@ -68,7 +68,7 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 	var after resources
 	until(t, 15*time.Second, "goroutines, descriptors and heap are as before", func() bool {
 		after = measure(t)
-		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+(1<<20)
+		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+cycles*100
 	})
 	t.Logf("%d cycles: before %+v, after %+v", cycles, before, after)
 	if n := slow.Load(); n > int64(cycles/100) {
