@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/etcdtest"
+	"github.com/dlock-go/dlock/internal/tether"
 )
 
 // site is an etcd of a test's own, and a witness: a client that shares neither code nor connections with the driver.
@@ -319,7 +319,7 @@ func startHolder(t *testing.T, key string, ttl time.Duration, addrs ...string) *
 	h.cmd.Env = append(os.Environ(), holderEnv+"="+dsnOf(addrs...), holderEnv+"_KEY="+key, holderEnv+"_TTL="+ttl.String())
 	var complaints bytes.Buffer
 	h.cmd.Stderr = &complaints
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	tether.Tie(h.cmd)
 	out, err := h.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
 	"github.com/dlock-go/dlock/internal/redistest"
+	"github.com/dlock-go/dlock/internal/tether"
 )
 
 // silent keeps the client library from logging what the tests do on purpose.
@@ -431,7 +431,7 @@ func startChild(t *testing.T, role, addr, key string, ttl time.Duration) *child 
 	c.cmd.Env = append(os.Environ(), "DLOCK_TEST_CHILD="+role, "DLOCK_TEST_DSN="+dsn(addr), "DLOCK_TEST_KEY="+key, "DLOCK_TEST_TTL="+ttl.String())
 	var complaints bytes.Buffer
 	c.cmd.Stderr = &complaints
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	tether.Tie(c.cmd)
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

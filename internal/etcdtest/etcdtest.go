@@ -20,6 +20,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/dlock-go/dlock/internal/tether"
 )
 
 // Timing of the members. An election is over well within a second, and the shortest TTL of a lease is one second.
@@ -109,7 +111,7 @@ func (m *Member) begin() error {
 	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	cmd.Stderr = log
 	// A test process that is killed must not leave servers behind.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	tether.Tie(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

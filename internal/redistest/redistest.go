@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dlock-go/dlock/internal/tether"
 )
 
 // Server is a redis-server child process.
@@ -87,7 +89,7 @@ func (s *Server) Run() error {
 	s.cmd = exec.Command("redis-server", s.args...)
 	s.cmd.Stdout, s.cmd.Stderr, s.out = log, log, log
 	// A test process that is killed must not leave servers behind.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	tether.Tie(s.cmd)
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}

@@ -1,0 +1,8 @@
+package tether
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+func tie(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
