@@ -39,12 +39,12 @@ func store(t *testing.T, cluster etcdtest.Cluster) dlocktest.Store {
 			return b
 		},
 		Outage: func(down bool) {
+			for _, p := range proxies { // all of them, before a client goes from one to the next
+				p.Set(faultproxy.Rules{Refuse: down})
+			}
 			for _, p := range proxies {
 				if down {
-					p.Set(faultproxy.Rules{Refuse: true})
 					p.CutAll()
-				} else {
-					p.Heal()
 				}
 			}
 		},

@@ -31,7 +31,7 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 		l := openLocker(t, ttl, s.Addrs()...)
 		warmUp(t, l)
 		s.Cluster[0].Stop()
-		time.AfterFunc(2*ttl, s.Cluster[0].Continue)
+		defer time.AfterFunc(2*ttl, s.Cluster[0].Continue).Stop()
 		x, ok, err := dlock.TryAcquire(t.Context(), l, "c1")
 		if ok && !x.Held() || !ok && err == nil {
 			t.Errorf("TryAcquire = %v, %v; want an error, or a hold that is not over", ok, err)

@@ -129,6 +129,11 @@ func (p *Proxy) accept() {
 		}
 		c := &pair{client, server}
 		p.mu.Lock()
+		if p.rules.Refuse || p.closed { // the rules have changed meanwhile
+			c.close()
+			p.mu.Unlock()
+			continue
+		}
 		p.conns[c] = struct{}{}
 		p.mu.Unlock()
 		p.wg.Add(2)
