@@ -62,6 +62,9 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		b.tidy(first...)
 		return g, driver.ErrHeld
 	}
+	if g, ok, err := b.ample(ctx, c, first[0]); ok || err != nil {
+		return g, err
+	}
 	return b.regrant(ctx, c, first[0], began)
 }
 

@@ -160,7 +160,7 @@ func (b *Backend) known(c driver.Claim) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(e.name), CreateRevision: e.rev, ModRevision: e.mod, Lease: int64(e.lease.id)}
 }
 
-// ample returns the grant of a hold that has more left than c asks for. It is left as it is: a renewal never shortens.
+// ample returns the grant of a hold that has more left than c asks for. It is left as it is: nothing shortens it.
 func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue) (g driver.Grant, ok bool, err error) {
 	b.mu.Lock()
 	now := time.Now()

@@ -29,7 +29,7 @@ func (c *change) acquire(claim driver.Claim) (driver.Grant, error) {
 	case "":
 		s.give(claim.Token, claim.Owner, claim.TTL, c.now)
 	case claim.Token:
-		s.start, s.expires = c.now.mono, after(c.now.mono, claim.TTL)
+		s.start, s.expires = c.now.mono, max(s.expires, after(c.now.mono, claim.TTL))
 	default:
 		return driver.Grant{}, driver.ErrHeld
 	}
