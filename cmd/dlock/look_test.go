@@ -201,7 +201,7 @@ func TestWhatCouldUpsetATerminalIsQuoted(t *testing.T) {
 
 func TestDriversAndVersion(t *testing.T) {
 	got := finish(t, command(t, "drivers"))
-	for _, name := range []string{"file", "memory", "redis"} {
+	for _, name := range []string{"etcd", "file", "memory", "redis"} {
 		if got.code != 0 || !strings.Contains(got.out, name+"\n") {
 			t.Errorf("drivers: %+v, want %s among them", got, name)
 		}

@@ -1,0 +1,5 @@
+//go:build !dlock_no_etcd
+
+package main
+
+import _ "github.com/dlock-go/dlock/drivers/etcd" // registers the driver
