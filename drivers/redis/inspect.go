@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,7 +16,7 @@ import (
 )
 
 // ours is the form of a value that dlock wrote: the mark, the fence, the owner.
-var ours = regexp.MustCompile(`(?s)^d:[0-9a-f]{32}[-+]([0-9]+) (.*)$`)
+var ours = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)^d:[0-9a-f]{32}[-+]([0-9]+) (.*)$`) })
 
 // Inspect implements [driver.Inspector].
 func (b *Backend) Inspect(ctx context.Context, key string) (driver.Info, error) {
@@ -37,7 +38,7 @@ func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string)
 	info := driver.Info{Key: key}
 	if value.Err() == nil {
 		info.TTL = max(left.Val(), 0)
-		if m := ours.FindStringSubmatch(value.Val()); m != nil {
+		if m := ours().FindStringSubmatch(value.Val()); m != nil {
 			info.Owner = m[2]
 			info.Fence, _ = strconv.ParseUint(m[1], 10, 64)
 			info.Since = time.UnixMicro(int64(info.Fence)) //nolint:gosec // it came from the server's clock
@@ -106,7 +107,7 @@ func (b *Backend) Break(ctx context.Context, key string, fence uint64) error {
 		return err
 	}
 	reply, err := b.pipe.run(ctx, &request{
-		script: &breakScript, keys: b.keys(key), args: []any{strconv.FormatUint(fence, 10)},
+		script: breakScript(), keys: b.keys(key), args: []any{strconv.FormatUint(fence, 10)},
 	})
 	switch {
 	case err != nil:

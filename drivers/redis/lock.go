@@ -75,7 +75,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 	}
 	ttl := millis(c.TTL)
 	r := &request{
-		script: &acquireScript, keys: b.keys(c.Key),
+		script: acquireScript(), keys: b.keys(c.Key),
 		args: []any{"d:" + c.Token, c.Owner, ttl, ttl + hour, channel},
 	}
 	if b.opt.replicas > 0 {
@@ -147,7 +147,7 @@ func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	r := &request{script: &releaseScript, keys: b.keys(c.Key), args: []any{"d:" + c.Token}}
+	r := &request{script: releaseScript(), keys: b.keys(c.Key), args: []any{"d:" + c.Token}}
 	if b.cluster.on() {
 		return b.releaseInCluster(ctx, r)
 	}
@@ -222,7 +222,7 @@ func (b *Backend) renewRequests(claims []driver.Claim) (batch []*request) {
 	for i, c := range claims {
 		if r == nil || len(r.keys) == size || c.TTL != claims[i-1].TTL {
 			n := min(size, len(claims)-i)
-			r = &request{script: &renewScript, keys: make([]string, 0, n), args: append(make([]any, 0, n+1), millis(c.TTL))}
+			r = &request{script: renewScript(), keys: make([]string, 0, n), args: append(make([]any, 0, n+1), millis(c.TTL))}
 			batch = append(batch, r)
 		}
 		r.keys = append(r.keys, encode(c.Key))

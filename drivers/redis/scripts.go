@@ -5,6 +5,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"strings"
+	"sync"
 )
 
 //go:embed lua/*.lua
@@ -14,18 +15,21 @@ var sources embed.FS
 type script struct{ source, sha string }
 
 var (
-	acquireScript  = load("acquire")
-	reassertScript = load("reassert")
-	releaseScript  = load("release")
-	renewScript    = load("renew")
-	breakScript    = load("break")
+	acquireScript  = loaded("acquire")
+	reassertScript = loaded("reassert")
+	releaseScript  = loaded("release")
+	renewScript    = loaded("renew")
+	breakScript    = loaded("break")
 )
 
+// loaded returns a function that has the script, read on first use: a program that only might use Redis starts no later for it.
+func loaded(name string) func() *script { return sync.OnceValue(func() *script { return load(name) }) }
+
 // load reads a script, puts in what it includes, and takes out comments and indentation, so that what is sent is short.
-func load(name string) script {
+func load(name string) *script {
 	source := read(name + ".lua")
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	return script{source, hex.EncodeToString(sum[:])}
+	return &script{source, hex.EncodeToString(sum[:])}
 }
 
 func read(file string) string {

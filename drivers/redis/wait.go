@@ -117,7 +117,7 @@ func (w *waiter) ask(ctx context.Context) (standing, error) {
 
 func (b *Backend) reassert(ctx context.Context, c driver.Claim) (standing, error) {
 	reply, err := b.pipe.run(ctx, &request{
-		script: &reassertScript, keys: b.keys(c.Key),
+		script: reassertScript(), keys: b.keys(c.Key),
 		args: []any{"d:" + c.Token, c.Owner, millis(c.TTL), b.queue.channel},
 	})
 	if err != nil {
