@@ -125,6 +125,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
+	late := lag(t)
 	var wg sync.WaitGroup
 	for _, run := range []struct {
 		ttl   time.Duration
@@ -133,14 +134,14 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 		for i := range run.times {
 			p := faultproxy.New(t, s.Addr)
 			x := hold(t, locker(t, p.Addr, run.ttl), fmt.Sprint("c3-", run.ttl, i))
-			wg.Go(func() { lossInTime(t, s, p, x, run.ttl) })
+			wg.Go(func() { lossInTime(t, s, p, x, run.ttl, late) })
 		}
 	}
 	wg.Wait()
 }
 
 // lossInTime cuts a holder off at some time after its acquire, and sees when it ends.
-func lossInTime(t *testing.T, s *server, p *faultproxy.Proxy, x *dlock.Lease, ttl time.Duration) {
+func lossInTime(t *testing.T, s *server, p *faultproxy.Proxy, x *dlock.Lease, ttl time.Duration, late func() time.Duration) {
 	phase := rand.N(min(ttl, 4*time.Second))
 	select {
 	case <-x.Done():
@@ -157,13 +158,6 @@ func lossInTime(t *testing.T, s *server, p *faultproxy.Proxy, x *dlock.Lease, tt
 	if until.After(expiry) {
 		t.Errorf("%v, phase %v: held until %v after the server frees the key", ttl, phase, until.Sub(expiry))
 	}
-	timer := make(chan time.Time, 1) // how late somebody who waits for a timer is on this machine now
-	due := make(chan struct{})
-	time.AfterFunc(time.Until(until), func() { close(due) })
-	go func() {
-		<-due
-		timer <- time.Now()
-	}()
 	select {
 	case <-x.Done():
 	case <-time.After(5 * ttl):
@@ -174,8 +168,9 @@ func lossInTime(t *testing.T, s *server, p *faultproxy.Proxy, x *dlock.Lease, tt
 	if start := until.Add(margin(ttl) - ttl); done.Before(start.Add(ttl * 9 / 10)) {
 		t.Errorf("%v, phase %v: Done %v after the last acknowledged renewal was sent, want at least 0.9 of it", ttl, phase, done.Sub(start))
 	}
-	if onTime := (<-timer).Add(10 * time.Millisecond); done.After(expiry) && done.After(onTime) {
-		t.Errorf("%v, phase %v: Done %v after the server freed the key", ttl, phase, done.Sub(expiry))
+	// On a machine that wakes everybody late Done is late, too, but by no more than that.
+	if after := done.Sub(expiry); after > 0 && done.Sub(until) > late() {
+		t.Errorf("%v, phase %v: Done %v after the server freed the key, and %v after it was to be relied on", ttl, phase, after, done.Sub(until))
 	}
 }
 
