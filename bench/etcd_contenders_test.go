@@ -123,19 +123,19 @@ func (c *etcdQueueClient) wait(ctx context.Context, dir string, rev int64) error
 		if err != nil || len(before.Kvs) == 0 {
 			return err
 		}
-		if err := c.gone(ctx, string(before.Kvs[0].Key)); err != nil {
+		if err := c.gone(ctx, string(before.Kvs[0].Key), rev); err != nil {
 			return err
 		}
 	}
 }
 
-// gone returns when key is not there.
-func (c *etcdQueueClient) gone(ctx context.Context, key string) error {
+// gone returns when key is not there, or was created after revision rev: by somebody who comes later.
+func (c *etcdQueueClient) gone(ctx context.Context, key string, rev int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events := c.c.Watch(ctx, key, clientv3.WithFilterPut())
-	r, err := c.c.Get(ctx, key, clientv3.WithCountOnly())
-	if err != nil || r.Count == 0 {
+	r, err := c.c.Get(ctx, key, clientv3.WithMaxCreateRev(rev), clientv3.WithKeysOnly())
+	if err != nil || len(r.Kvs) == 0 {
 		return err
 	}
 	for e := range events {
