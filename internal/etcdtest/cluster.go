@@ -3,8 +3,10 @@ package etcdtest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,19 +55,30 @@ func newCluster(t testing.TB, n int, opts []Option) Cluster {
 	return c
 }
 
-// freePorts returns n loopback addresses that nobody listens on.
+var given sync.Map // ports that were given to a member of this process, which may be dead at the moment
+
+// freePorts returns n loopback addresses that nobody listens on. They are below those that the system gives to whoever asks for any port: a member that
+// was killed finds its own free when it is started again.
 func freePorts(t testing.TB, n int) []string {
 	t.Helper()
-	addrs := make([]string, n)
-	for i := range addrs {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	const lowest, end = 10_000, 32_768
+	var addrs []string
+	for range 100 * n {
+		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.N(end-lowest))
+		if _, taken := given.LoadOrStore(addr, true); taken {
+			continue
 		}
-		defer func() { _ = l.Close() }() // only at the end, so that no port is given twice
-		addrs[i] = l.Addr().String()
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		if addrs = append(addrs, addr); len(addrs) == n {
+			return addrs
+		}
 	}
-	return addrs
+	t.Fatal("there are no free ports")
+	return nil
 }
 
 // run starts all members, which need each other in order to serve.
