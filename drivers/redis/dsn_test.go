@@ -86,7 +86,7 @@ func TestDSNOfOneServer(t *testing.T) {
 		if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // go-redis shows "no retries" as 0
 			t.Errorf("%s: the client retries %d times and heeds deadlines: %v; want 0 and true", c.dsn, o.MaxRetries, o.ContextTimeoutEnabled)
 		}
-		want.Pool = 2
+		want.Pool = 16
 		if got := settingsOf(renewer.(*goredis.Client).Options()); got != want {
 			t.Errorf("%s: the client for renewals has %+v, want %+v", c.dsn, got, want)
 		}

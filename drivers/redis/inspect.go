@@ -124,5 +124,5 @@ func (b *Backend) Ping(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return classify("ping", b.pipe.do(ctx, func(client redis.UniversalClient) error { return client.Ping(ctx).Err() }))
+	return classify("ping", b.pipe.do(ctx, func(ctx context.Context, client redis.UniversalClient) error { return client.Ping(ctx).Err() }))
 }

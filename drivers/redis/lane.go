@@ -9,16 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lane is a client with one connection. The client reads until its timeout has passed, whatever becomes of the context; a lane closes the
+// lane is a client that uses one connection. The client reads until its timeout has passed, whatever becomes of the context; a lane closes the
 // connection instead, so that a call returns when its context ends.
 type lane struct {
 	client redis.UniversalClient
 	shared bool // it is a client with many connections, which cannot be closed for the sake of one call
 
 	mu     sync.Mutex
-	conn   net.Conn // the latest
-	use    int      // which call has it
-	cut    bool     // that call's context has ended
+	conn   net.Conn           // the latest
+	cancel context.CancelFunc // of the latest attempt to make one
+	use    int                // which call has it
+	cut    bool               // that call's context has ended
 	closed bool
 }
 
@@ -29,55 +30,85 @@ func newLane(o redis.Options) *lane {
 	ln := &lane{}
 	dial := o.Dialer
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if err := ln.dialling(cancel); err != nil {
+			return nil, err
+		}
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		return ln.dialled(conn)
 	}
-	ln.client = redis.NewClient(own(o, 1))
+	mine := own(o)
+	// The end of a context is our affair. Deadlines of the connection that come sooner than the one before make Go's runtime wake a thread each time.
+	mine.ContextTimeoutEnabled = false
+	ln.client = redis.NewClient(mine)
 	return ln
+}
+
+// dialling notes how to end the making of a connection.
+func (ln *lane) dialling(cancel context.CancelFunc) error {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.cancel = cancel
+	return ln.unwanted()
 }
 
 // dialled takes a new connection, unless nobody wants it any more.
 func (ln *lane) dialled(conn net.Conn) (net.Conn, error) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
-	if ln.cut || ln.closed {
+	if err := ln.unwanted(); err != nil {
 		_ = conn.Close()
-		return nil, errCut
+		return nil, err
 	}
 	ln.conn = conn
 	return conn, nil
 }
 
-// enter has the connection closed when ctx ends, until leave is called.
-func (ln *lane) enter(ctx context.Context) (leave func()) {
-	if ln.shared || ctx.Done() == nil {
-		return func() {}
+func (ln *lane) unwanted() error {
+	if ln.cut || ln.closed {
+		return errCut
+	}
+	return nil
+}
+
+// visit is a call's use of a lane.
+type visit struct {
+	ln   *lane
+	use  int
+	stop func() bool // nil: it cannot be ended
+}
+
+// enter has the connection closed when ctx ends, until the visit ends.
+func (ln *lane) enter(ctx context.Context) visit {
+	after, ok := ctx.(interface{ AfterFunc(func()) func() bool })
+	if ln.shared || !ok && ctx.Done() == nil {
+		return visit{}
 	}
 	ln.mu.Lock()
 	ln.use++
-	use := ln.use
+	v := visit{ln: ln, use: ln.use}
 	ln.mu.Unlock()
-	stop := afterFunc(ctx, func() { ln.end(use) })
-	return func() {
-		if stop() {
-			return
-		}
-		ln.mu.Lock()
-		defer ln.mu.Unlock()
-		ln.use++ // the end of ctx does not concern whoever comes next
-		ln.cut = false
+	end := func() { ln.end(v.use) }
+	if ok { // the engine's contexts do it themselves; package context would make another one
+		v.stop = after.AfterFunc(end)
+	} else {
+		v.stop = context.AfterFunc(ctx, end)
 	}
+	return v
 }
 
-// afterFunc is context.AfterFunc, without the context that it makes where ctx, as the engine's, has one of its own.
-func afterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if a, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok {
-		return a.AfterFunc(f)
+func (v visit) leave() {
+	if v.stop == nil || v.stop() {
+		return
 	}
-	return context.AfterFunc(ctx, f)
+	v.ln.mu.Lock()
+	defer v.ln.mu.Unlock()
+	v.ln.use++ // the end of ctx does not concern whoever comes next
+	v.ln.cut = false
 }
 
 // end closes the connection if the call is still the one that has it.
@@ -90,8 +121,11 @@ func (ln *lane) end(use int) {
 	}
 }
 
-// hangUp closes the connection. That of TLS is closed beneath, because a farewell might have to wait.
+// hangUp closes the connection, or ends the making of one. That of TLS is closed beneath, because a farewell might have to wait.
 func (ln *lane) hangUp() {
+	if ln.cancel != nil {
+		ln.cancel()
+	}
 	conn := ln.conn
 	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = t.NetConn()

@@ -92,7 +92,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 // it is asked for again, or released.
 func (b *Backend) acquireReplicated(ctx context.Context, r *request) (standing, error) {
 	var acked *redis.IntCmd
-	err := b.pipe.do(ctx, func(client redis.UniversalClient) (err error) {
+	err := b.pipe.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		acked, err = r.evaluateAndWait(ctx, client, b.opt.replicas)
 		return err
 	})

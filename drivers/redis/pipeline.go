@@ -96,7 +96,7 @@ func (p *pipeline) give(ln *lane) {
 }
 
 // do has f use a connection by itself, and returns when ctx ends.
-func (p *pipeline) do(ctx context.Context, f func(redis.UniversalClient) error) error {
+func (p *pipeline) do(ctx context.Context, f func(context.Context, redis.UniversalClient) error) error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -104,9 +104,9 @@ func (p *pipeline) do(ctx context.Context, f func(redis.UniversalClient) error) 
 	}
 	ln := p.take()
 	p.mu.Unlock()
-	leave := ln.enter(ctx)
-	err := f(ln.client)
-	leave()
+	v := ln.enter(ctx)
+	err := f(p.contextOf(ctx, ln), ln.client)
+	v.leave()
 	p.next(ln)
 	return ended(ctx, err)
 }
@@ -121,9 +121,9 @@ func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 	if p.inFlight < maxInFlight {
 		ln := p.take()
 		p.mu.Unlock()
-		leave := ln.enter(ctx)
-		r.reply, r.err = evaluate(ctx, ln.client, r)
-		leave()
+		v := ln.enter(ctx)
+		r.reply, r.err = evaluate(p.contextOf(ctx, ln), ln.client, r)
+		v.leave()
 		p.next(ln)
 		return r.reply, ended(ctx, r.err)
 	}
@@ -141,6 +141,14 @@ func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 		p.mu.Unlock()
 		return nil, ctx.Err()
 	}
+}
+
+// contextOf is what the client is given for a call: where the lane sees to its end it need not look itself.
+func (p *pipeline) contextOf(ctx context.Context, ln *lane) context.Context {
+	if ln.shared {
+		return ctx
+	}
+	return p.ctx
 }
 
 // next sends what has gathered by a lane that has become free.

@@ -149,13 +149,12 @@ func newBackend(client redis.UniversalClient, o options) *Backend {
 
 // renewClient makes the client for renewals.
 func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared bool) {
-	const connections = 2
 	switch c := client.(type) {
 	case *redis.Client:
-		return redis.NewClient(own(*c.Options(), connections)), false
+		return redis.NewClient(own(*c.Options())), false
 	case *redis.ClusterClient:
 		o := *c.Options()
-		o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, -1, 0, 0, 0
+		o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, -1, 0, 0, 0
 		o.DialerRetries, o.ContextTimeoutEnabled = 1, true
 		o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
 		return redis.NewClusterClient(&o), false
@@ -164,10 +163,14 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 	}
 }
 
+// mostConnections is how many connections a client of our own may have. It needs one or two; but once it has failed to make as many as it may have, the
+// client library does not try again for up to a second.
+const mostConnections = 16
+
 // own makes the options of another client for the same server of o: with few connections, pipelines included, and without retries, which are the
 // engine's.
-func own(o redis.Options, connections int) *redis.Options {
-	o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, -1, 0, 0, 0
+func own(o redis.Options) *redis.Options {
+	o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, -1, 0, 0, 0
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.Protocol = 2 // of the third version nothing is used, and looking for its notifications takes time
 	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()

@@ -29,7 +29,7 @@ func (b *Backend) ready(ctx context.Context) error {
 		return nil
 	}
 	var info map[string]string
-	err := b.pipe.do(ctx, func(client redis.UniversalClient) (err error) {
+	err := b.pipe.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		info, err = readServer(ctx, client)
 		return err
 	})
