@@ -29,7 +29,7 @@ func init() {
 func newEtcd(tb testing.TB) (t *target, pid int) {
 	tb.Helper()
 	m := etcdtest.Start(tb, etcdtest.Fsync())
-	return &target{addr: m.Addr}, m.Pid()
+	return &target{addr: m.Addr, pid: m.Pid()}, m.Pid()
 }
 
 // etcd is a client as an application would have it. What it sends is counted: requests, and messages on streams.
