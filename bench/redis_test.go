@@ -138,7 +138,7 @@ func crowd(b *testing.B, t *target, c contender, n, clients int, oneKey bool, in
 
 // runIdle counts the requests of 32 clients that wait for a key which another one holds.
 func runIdle(b *testing.B, t *target, c contender) {
-	const waiters, settle, window = 32, time.Second, 4 * time.Second
+	const waiters, settle, window = 32, 2500 * time.Millisecond, 4 * time.Second // by then everybody has asked again, and the server knows the scripts
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	list := c.clients(b, t, waiters+1, defaultTTL)
