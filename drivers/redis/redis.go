@@ -1,4 +1,4 @@
-// Package redis keeps locks in Redis or Valkey: one server, Sentinel, or Cluster. Import it for its side effect and open it as "redis":
+// Package redis keeps locks in Redis: one server, Sentinel, or Cluster. Import it for its side effect and open it as "redis":
 //
 //	dlock.Open("redis", "redis://localhost:6379/0", cfg)
 //
@@ -7,7 +7,8 @@
 //	dlock.New(redisdriver.New(client), cfg)
 //
 // Acquire and release are one script each, waiting is a queue in the server with direct hand-over, and every grant has a fence that rises
-// even when the server loses its data. It needs Redis 6.2 or newer.
+// even when the server loses its data. It needs Redis 6.2 or newer and is tested
+// with 7.0; Valkey has the same commands and was not tried.
 //
 // # Keys
 //
