@@ -2,11 +2,7 @@ package redis
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/netdsn"
 )
 
 // Open returns a Backend for dsn; see the package's documentation for its form. Nothing is sent.
@@ -51,13 +48,13 @@ func open(d *driver.DSN) (redis.UniversalClient, options, error) {
 	}
 	for name, timeout := range map[string]time.Duration{"dial_timeout": p.dial, "read_timeout": p.read, "write_timeout": p.write} {
 		if timeout == 0 { // the client would take it for its default
-			return nil, o, bad("parameter %q must be more than 0", name)
+			return nil, o, netdsn.Bad("parameter %q must be more than 0", name)
 		}
 	}
 	var err error
 	kind := strings.TrimPrefix(strings.TrimPrefix(d.Scheme, "rediss"), "redis")
 	if strings.HasPrefix(d.Scheme, "rediss") {
-		if p.tls, err = tlsConfig(d); err != nil {
+		if p.tls, err = netdsn.TLS(d); err != nil {
 			return nil, o, err
 		}
 	}
@@ -79,13 +76,13 @@ func openSingle(d *driver.DSN, o options, p params) (redis.UniversalClient, opti
 	switch {
 	case d.Scheme == "unix":
 		if len(d.Hosts) > 0 || d.Path == "" {
-			return nil, o, bad("a socket is written unix:///path/to/socket")
+			return nil, o, netdsn.Bad("a socket is written unix:///path/to/socket")
 		}
 		r.Network, r.Addr, r.DB = "unix", d.Path, d.Int("db", 0, 0, maxDB)
 	case len(d.Hosts) > 1:
-		return nil, o, bad("%s:// takes one host; several are written redis+cluster:// or redis+sentinel://", d.Scheme)
+		return nil, o, netdsn.Bad("%s:// takes one host; several are written redis+cluster:// or redis+sentinel://", d.Scheme)
 	default:
-		r.Addr = withPort(append(d.Hosts, "localhost")[0], "6379")
+		r.Addr = netdsn.WithPort(append(d.Hosts, "localhost")[0], "6379")
 		db, err := database(d)
 		if err != nil {
 			return nil, o, err
@@ -100,10 +97,10 @@ func openSingle(d *driver.DSN, o options, p params) (redis.UniversalClient, opti
 
 func openCluster(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
 	if d.Path != "" && d.Path != "/" {
-		return nil, o, bad("a cluster has no databases; leave the path out")
+		return nil, o, netdsn.Bad("a cluster has no databases; leave the path out")
 	}
 	if len(d.Hosts) == 0 {
-		return nil, o, bad("a cluster needs at least one host")
+		return nil, o, netdsn.Bad("a cluster needs at least one host")
 	}
 	if err := d.Err(); err != nil {
 		return nil, o, err
@@ -119,9 +116,9 @@ func openSentinel(d *driver.DSN, o options, p params) (redis.UniversalClient, op
 	user, password, db := d.Text("sentinel_user", ""), d.Text("sentinel_password", ""), d.Int("db", 0, 0, maxDB)
 	switch {
 	case len(d.Hosts) == 0:
-		return nil, o, bad("Sentinel needs at least one host")
+		return nil, o, netdsn.Bad("Sentinel needs at least one host")
 	case master == "" || strings.Contains(master, "/"):
-		return nil, o, bad("the path must be the name of the master, as in redis+sentinel://host/mymaster")
+		return nil, o, netdsn.Bad("the path must be the name of the master, as in redis+sentinel://host/mymaster")
 	}
 	if err := d.Err(); err != nil {
 		return nil, o, err
@@ -145,10 +142,10 @@ func database(d *driver.DSN) (int, error) {
 	}
 	n, err := strconv.Atoi(path)
 	if err != nil || n < 0 || n > maxDB {
-		return 0, bad("the path must be the number of a database, as in redis://host/0")
+		return 0, netdsn.Bad("the path must be the number of a database, as in redis://host/0")
 	}
 	if given >= 0 && given != n {
-		return 0, bad("the path and the parameter db name two databases; leave one out")
+		return 0, netdsn.Bad("the path and the parameter db name two databases; leave one out")
 	}
 	return n, nil
 }
@@ -156,55 +153,7 @@ func database(d *driver.DSN) (int, error) {
 func withPorts(hosts []string, port string) []string {
 	list := make([]string, len(hosts))
 	for i, h := range hosts {
-		list[i] = withPort(h, port)
+		list[i] = netdsn.WithPort(h, port)
 	}
 	return list
-}
-
-func withPort(host, port string) string {
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), port)
-}
-
-// tlsConfig reads the files that the DSN names.
-func tlsConfig(d *driver.DSN) (*tls.Config, error) {
-	ca, cert, key := d.Text("ca", ""), d.Text("cert", ""), d.Text("key", "")
-	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: d.Bool("insecure", false)} //nolint:gosec // when asked for
-	// ServerName stays empty: every server is checked by the address it is dialled at, which in a cluster, or behind Sentinel, is not in the DSN.
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, bad("parameter \"ca\" must be a file that can be read: %v", reason(err))
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, bad("parameter \"ca\" must be a file of PEM certificates")
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, bad("parameters \"cert\" and \"key\" go together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, bad("parameters \"cert\" and \"key\" must be files of a PEM certificate and its key: %v", reason(err))
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
-}
-
-// reason leaves the path out: the operator wrote it, and driver.Open would take it for a secret.
-func reason(err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
-}
-
-func bad(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalidDSN}, args...)...)
 }
