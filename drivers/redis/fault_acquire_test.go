@@ -470,6 +470,27 @@ func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
 }
 
 // B6
+func TestACallUnderWayAtCloseIsToldOfIt(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := faultproxy.New(t, s.Addr)
+	b := backend(t, p.Addr)
+	acquire(t, b, claim("b6-warm", time.Second))
+	p.BlackHole()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(context.Background(), claim("b6", time.Second))
+		answer <- err
+	}()
+	eventually(t, 5*time.Second, "the request is sent", func() bool { return p.Dropped() > 0 })
+	_ = b.Close()
+	err := soon(t, "the answer", answer)
+	if err == nil || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the backend is closed") {
+		t.Errorf("the call under way returned %v, want that the backend is closed", err)
+	}
+}
+
+// B6
 func TestCloseEndsEverythingAndNothingIsSentAfterwards(t *testing.T) {
 	t.Parallel()
 	const ttl = 900 * time.Millisecond

@@ -108,6 +108,14 @@ func (p *pipeline) do(ctx context.Context, f func(context.Context, redis.Univers
 	err := f(p.contextOf(ctx, ln), ln.client)
 	v.leave()
 	p.next(ln)
+	return p.ended(ctx, err)
+}
+
+// ended says what ended a call that failed: Close, or the end of ctx.
+func (p *pipeline) ended(ctx context.Context, err error) error {
+	if err != nil && p.ctx.Err() != nil {
+		return errClosed
+	}
 	return ended(ctx, err)
 }
 
@@ -125,7 +133,7 @@ func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 		r.reply, r.err = evaluate(p.contextOf(ctx, ln), ln.client, r)
 		v.leave()
 		p.next(ln)
-		return r.reply, ended(ctx, r.err)
+		return r.reply, p.ended(ctx, r.err)
 	}
 	r.done = make(chan struct{})
 	if p.gathered = append(p.gathered, r); len(p.gathered) == 1 {
