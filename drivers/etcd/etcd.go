@@ -101,8 +101,8 @@ func (b *Backend) background(limit time.Duration, f func(ctx context.Context)) {
 }
 
 const (
-	closeWait   = 100 * time.Millisecond // for the calls under way, which Close has ended
-	closeRevoke = 200 * time.Millisecond // for the server to answer. The engine waits 400 ms for a Close, and nothing may be sent later
+	closeWait  = 100 * time.Millisecond // for the calls under way, which Close has ended
+	closeLimit = 300 * time.Millisecond // for all of it. The engine waits 400 ms for a Close, and nothing may be sent later
 )
 
 // Close ends the calls under way and revokes this client's leases, and with them whatever of its keys is still in the store. (The engine has
@@ -113,6 +113,8 @@ func (b *Backend) Close() error {
 }
 
 func (b *Backend) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
 	b.mu.Lock()
 	b.closed = true
 	var leases []clientv3.LeaseID
@@ -137,18 +139,16 @@ func (b *Backend) close() error {
 	case <-quiet:
 	case <-time.After(closeWait):
 	}
-	b.revokeAll(leases)
+	b.revokeAll(ctx, leases)
 	return b.dial.close()
 }
 
-// revokeAll revokes leases as far as the server answers in time. What it does not answer ends by itself.
-func (b *Backend) revokeAll(leases []clientv3.LeaseID) {
+// revokeAll revokes leases as far as the server answers before ctx ends. What it does not answer ends by itself.
+func (b *Backend) revokeAll(ctx context.Context, leases []clientv3.LeaseID) {
 	client := b.dial.made()
 	if client == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeRevoke)
-	defer cancel()
 	var wg sync.WaitGroup
 	for _, id := range leases {
 		wg.Go(func() { _, _ = client.Revoke(ctx, id) })
