@@ -104,6 +104,7 @@ func (s *site) freed(t testing.TB, lock string) <-chan time.Time {
 // wire is the requests of one client on their way to the server. They can be counted, and one that is not on a stream can be held up.
 type wire struct {
 	requests    atomic.Int64 // messages on streams are counted too
+	watches     atomic.Int64 // those of them that are about watches
 	hook        atomic.Pointer[hook]
 	noKeepAlive atomic.Bool // no keepalive gets through
 }
@@ -148,9 +149,9 @@ type countedStream struct {
 }
 
 func (s *countedStream) SendMsg(m any) error {
-	// The client makes watches again and ends them on its own account, some time later. Nothing is written by that.
-	if _, watch := m.(*etcdserverpb.WatchRequest); !watch {
-		s.w.count(s.Context())
+	s.w.count(s.Context())
+	if _, watch := m.(*etcdserverpb.WatchRequest); watch && s.Context().Err() == nil {
+		s.w.watches.Add(1)
 	}
 	return s.ClientStream.SendMsg(m)
 }

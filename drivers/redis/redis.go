@@ -38,7 +38,8 @@
 //	redis+sentinel://h1:26379,h2,h3/master     the master that Sentinel names
 //	redis+cluster://h1:6379,h2,h3              a cluster; rediss+cluster:// and rediss+sentinel:// for TLS
 //
-// Parameters, with their defaults: db=0 (where the path is not the database), dial_timeout=5s, read_timeout=3s, write_timeout=3s, pool_size=10 per CPU,
+// Parameters, with their defaults: db=0 (where the path is not the database), dial_timeout=5s, read_timeout=3s, write_timeout=3s, pool_size=10 per CPU (for looking at
+// locks, and in a cluster or with replicas for locking),
 // client_name, notify=on (off: poll instead of pub/sub), replicas=0 (wait for that many replicas to acknowledge a grant), channel=dlock: (the prefix of the
 // pub/sub channels), ca, cert, key (files) and insecure=false for TLS, sentinel_user and sentinel_password.
 //
@@ -114,8 +115,9 @@ func WithChannel(prefix string) Option { return func(o *options) { o.channel = p
 // New returns a Backend on a client that the application already has, which stays open when the Backend is closed. It returns nil for a
 // nil client, and for a *redis.Ring, whose shards are not one store; dlock.New then answers ErrConnectorNil.
 //
-// Renewals go through a small client of their own, made from the options of a *redis.Client or *redis.ClusterClient. Any other client is shared for
-// them, so that an application which uses up its connections can delay them; Diagnose says so.
+// Of a *redis.Client the options are used, its Dialer included: locks and renewals have connections of their own, so that an application which uses up
+// its pool does not delay them. Hooks of the client see only what looks at locks. With WithReplicas, and with a *redis.ClusterClient, locking goes
+// through the client, and renewals through another one made from its options. Any other client is shared for everything; Diagnose says so.
 func New(client redis.UniversalClient, opts ...Option) driver.Backend {
 	if isNil(client) {
 		return nil
