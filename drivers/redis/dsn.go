@@ -92,6 +92,7 @@ func openSingle(d *driver.DSN, o options, p params) (redis.UniversalClient, opti
 	if err := d.Err(); err != nil {
 		return nil, o, err
 	}
+	r.Dialer = forgiving(r.NewDialer())
 	return redis.NewClient(r), o, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,56 @@ func TestAServerThatForgetsEverythingIsNoticedAndFencesStillRise(t *testing.T) {
 	}
 	if again := hold(t, l, "d1-released"); again.Fence() <= y.Fence() {
 		t.Errorf("the fence after the restart is %d, want more than %d", again.Fence(), y.Fence())
+	}
+}
+
+// TestFormerFailuresToConnectDoNotKeepTheNextOneFromTrying fails more often than any pool has places.
+func TestFormerFailuresToConnectDoNotKeepTheNextOneFromTrying(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	refused := errors.New("refused here")
+	for name, failing := range map[string]struct {
+		dial func(ctx context.Context) error
+		want error
+	}{
+		"refused": {func(context.Context) error { return refused }, refused},
+		"cancelled": {func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var healed atomic.Bool
+			client := goredis.NewClient(&goredis.Options{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				if !healed.Load() {
+					return nil, failing.dial(ctx)
+				}
+				return new(net.Dialer).DialContext(ctx, "tcp", s.Addr)
+			}})
+			t.Cleanup(func() { _ = client.Close() })
+			b := redisdriver.New(client).(*redisdriver.Backend)
+			t.Cleanup(func() { _ = b.Close() })
+			c := claim("dials-"+name, time.Minute)
+			for range 40 {
+				for what, call := range map[string]func(ctx context.Context) error{
+					"Acquire": func(ctx context.Context) error { _, err := b.Acquire(ctx, c); return err },
+					"Renew":   func(ctx context.Context) error { _, err := b.Renew(ctx, c); return err },
+				} {
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+					if err := call(ctx); !errors.Is(err, failing.want) && !errors.Is(err, context.DeadlineExceeded) {
+						t.Fatalf("%s = %v, want %v", what, err, failing.want)
+					}
+					cancel()
+				}
+			}
+			healed.Store(true)
+			acquire(t, b, c)
+			if _, err := b.Renew(t.Context(), c); err != nil {
+				t.Errorf("Renew = %v", err)
+			}
+			release(t, b, c)
+		})
 	}
 }
 

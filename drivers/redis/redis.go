@@ -166,13 +166,14 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 	}
 }
 
-// mostConnections is how many connections a client of our own may have. It needs one or two; but once it has failed to make as many as it may have, the
-// client library does not try again for up to a second.
+// mostConnections is how many connections a client of our own may have. It needs one or two; but to a node of a cluster that it has failed to reach as many
+// times as this, the client library does not try again for up to a second.
 const mostConnections = 16
 
 // own makes the options of another client for the same server of o: with few connections, pipelines included, and without retries, which are the
 // engine's.
 func own(o redis.Options) *redis.Options {
+	o.Dialer = forgiving(o.Dialer)
 	o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, -1, 0, 0, 0
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.Protocol = 2 // of the third version nothing is used, and looking for its notifications takes time

@@ -76,6 +76,7 @@ func (s settings) config() *embed.Config {
 	c.UnsafeNoFsync = !s.Fsync
 	c.LogLevel, c.LogOutputs = "error", []string{"stderr"}
 	c.EnableGRPCGateway = false
+	c.BcryptCost = 4 // the least; at the usual cost a password takes more than a second under the race detector
 	c.ClientTLSInfo.CertFile, c.ClientTLSInfo.KeyFile = s.Cert, s.Key
 	c.ClientTLSInfo.TrustedCAFile, c.ClientTLSInfo.ClientCertAuth = s.ClientCA, s.ClientCA != ""
 	return c

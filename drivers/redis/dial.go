@@ -1,0 +1,39 @@
+package redis
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// forgiving has the first use of a connection fail, instead of the making of it. A pool of the client library counts for all its life the connections that
+// it failed to make, those that were given up because nobody wanted them included, and from a certain number on refuses to try for up to a second.
+func forgiving(dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return unmade{dialError{err}}, nil
+		}
+		return conn, nil
+	}
+}
+
+// unmade is a connection that could not be made.
+type unmade struct{ err error }
+
+func (u unmade) Read([]byte) (int, error)       { return 0, u.err }
+func (u unmade) Write([]byte) (int, error)      { return 0, u.err }
+func (unmade) Close() error                     { return nil }
+func (unmade) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (unmade) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (unmade) SetDeadline(time.Time) error      { return nil }
+func (unmade) SetReadDeadline(time.Time) error  { return nil }
+func (unmade) SetWriteDeadline(time.Time) error { return nil }
+
+// dialError is a layer around an error for the client library to take off.
+type dialError struct{ err error }
+
+func (e dialError) Error() string { return e.err.Error() }
+func (e dialError) Unwrap() error { return e.err }
