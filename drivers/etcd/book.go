@@ -22,6 +22,8 @@ type entry struct {
 	users int       // calls that make or watch the key
 	waits int       // those out of them that are in the queue
 	held  bool      // it was granted
+	mine  bool      // this backend made it, and nobody else uses its name
+	going bool      // a request is under way that deletes whatever has its name, which is kept free until then
 	until time.Time // when the hold ends, or how long the place in the queue is kept, unless there are users
 	start time.Time // from which the hold was counted
 	gone  chan struct{}
@@ -41,14 +43,32 @@ func (b *Backend) enter(c driver.Claim, l *lease) *entry {
 }
 
 // freeName returns a name for a key that no other claim of ours has. Names are used again and again: etcd remembers every key that ever was until its history is
-// compacted, and goes through all of them that begin alike to find those that are. b.mu is held.
+// compacted, and goes through all of them that begin alike to find those that are. But no name is used again that may be in a request which was never
+// answered and might still arrive. b.mu is held.
 func (b *Backend) freeName(key string) string {
 	first := b.folder(key) + b.id
+	if b.era > 0 {
+		first += "." + strconv.Itoa(b.era)
+	}
 	name := first
 	for n := 2; b.names[name] != nil; n++ {
 		name = first + "-" + strconv.Itoa(n)
 	}
 	return name
+}
+
+// unanswered notes that a request was sent of which nobody knows what becomes: the name in it, and any other that is in use now, is never used again.
+func (b *Backend) unanswered() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.era++
+}
+
+// made notes that the key of e was created, with revision rev.
+func (b *Backend) made(e *entry, rev int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.rev, e.mine = rev, true
 }
 
 func (b *Backend) nameOf(e *entry) string {
@@ -78,6 +98,8 @@ func (b *Backend) leave(e *entry, maybe bool) {
 func (b *Backend) strike(e *entry) {
 	if b.book[e.index] == e {
 		delete(b.book, e.index)
+	}
+	if b.names[e.name] == e && !e.going {
 		delete(b.names, e.name)
 	}
 	delete(e.lease.entries, e)

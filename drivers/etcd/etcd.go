@@ -33,6 +33,7 @@ type Backend struct {
 	slots  map[int64]*slot   // the leases, by TTL in seconds
 	book   map[string]*entry // the keys that are in the store, or may be
 	names  map[string]*entry // the same by name
+	era    int               // of the names that are given now
 	anchor anchor
 
 	closeOnce sync.Once

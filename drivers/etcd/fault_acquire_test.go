@@ -136,6 +136,51 @@ func TestAReleaseThatIsStuckDoesNotTouchTheNextHolder(t *testing.T) {
 	}
 }
 
+// A3. The key is lost while its release is on its way, and so another claim may have one before that arrives.
+func TestAReleaseThatIsOnItsWayDoesNotTouchTheNextHolder(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	ca, cb := newClaim("a3", 30*time.Second), newClaim("a3", 30*time.Second)
+	if _, err := b.Acquire(t.Context(), ca); err != nil {
+		t.Fatal(err)
+	}
+	sent, deliver := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if deletes(req) {
+			once.Do(func() { close(sent) })
+			<-deliver
+		}
+		return send(ctx)
+	})
+	released := make(chan error, 1)
+	go func() { released <- b.Release(context.Background(), ca) }()
+	receive(t, "the release", sent)
+	if _, err := s.witness.Delete(t.Context(), string(s.contenders(t, "a3")[0].Key)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Renew(t.Context(), ca); !errors.Is(err, driver.ErrNotOwner) {
+		t.Fatalf("Renew of a key that is gone = %v, want ErrNotOwner", err)
+	}
+	g, err := b.Acquire(t.Context(), cb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(deliver)
+	if err := receive(t, "Release", released); !errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release = %v, want ErrNotOwner", err)
+	}
+	if keys := s.contenders(t, "a3"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
+		t.Errorf("the next holder has the fence %d, and the server %v", g.Fence, keys)
+	}
+	if err := b.Release(t.Context(), cb); err != nil {
+		t.Error(err)
+	}
+}
+
 // deletes reports whether req may delete a key.
 func deletes(req any) bool {
 	switch req := req.(type) {

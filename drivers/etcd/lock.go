@@ -52,8 +52,10 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		b.drop(l)
 		return g, err
 	case err != nil:
+		b.unanswered()
 		return g, ended(ctx, err)
 	case resp.Succeeded:
+		b.made(e, resp.Header.Revision)
 		return b.granted(e, resp.Header.Revision)
 	}
 	first := resp.Responses[0].GetResponseRange().Kvs
@@ -82,22 +84,7 @@ func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 		return err
 	}
 	defer done()
-	b.mu.Lock()
-	e := b.book[b.index(c)]
-	var name string
-	var rev int64
-	if e != nil {
-		name, rev = e.name, e.rev
-		e.users++ // so that nobody else removes the key before us
-	}
-	b.mu.Unlock()
-	removed, err := b.release(ctx, c, name, rev)
-	if e != nil {
-		b.mu.Lock()
-		e.users--
-		b.lose(e)
-		b.mu.Unlock()
-	}
+	removed, err := b.release(ctx, c)
 	switch {
 	case err != nil:
 		return b.fail("release", err)
@@ -107,16 +94,58 @@ func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 	return nil
 }
 
-// release removes the key of c, which it has to look for if its name and revision are not known, and reports whether it was there.
-func (b *Backend) release(ctx context.Context, c driver.Claim, name string, rev int64) (bool, error) {
-	if rev == 0 {
-		kv, _, err := b.look(ctx, c)
-		if kv == nil || err != nil {
-			return false, err
-		}
-		name, rev = string(kv.Key), kv.CreateRevision
+// release removes the key of c, and reports whether it was there.
+func (b *Backend) release(ctx context.Context, c driver.Claim) (bool, error) {
+	b.mu.Lock()
+	e := b.book[b.index(c)]
+	if e == nil {
+		b.mu.Unlock()
+		return b.removeFound(ctx, c)
 	}
-	return b.remove(ctx, name, rev)
+	name, rev, plain := e.name, e.rev, e.mine && !e.going
+	e.users++ // so that nobody else removes the key before us
+	e.going = e.going || plain
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if plain {
+			e.going = false
+		}
+		e.users--
+		b.lose(e)
+	}()
+	switch {
+	case plain:
+		return b.removePlainly(ctx, name)
+	case rev == 0:
+		return b.removeFound(ctx, c)
+	default:
+		return b.remove(ctx, name, rev)
+	}
+}
+
+// removePlainly deletes the key that has this name, which must be nobody else's before the answer is there. It costs the server less than remove.
+func (b *Backend) removePlainly(ctx context.Context, name string) (bool, error) {
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		return false, err
+	}
+	resp, err := client.Delete(ctx, name)
+	if err != nil {
+		b.unanswered()
+		return false, ended(ctx, err)
+	}
+	return resp.Deleted > 0, nil
+}
+
+// removeFound removes the key of c, which it looks for.
+func (b *Backend) removeFound(ctx context.Context, c driver.Claim) (bool, error) {
+	kv, _, err := b.look(ctx, c)
+	if kv == nil || err != nil {
+		return false, err
+	}
+	return b.remove(ctx, string(kv.Key), kv.CreateRevision)
 }
 
 // remove deletes a key that was created with revision rev, and reports whether it was there. Nothing else is ever deleted: names are used again.

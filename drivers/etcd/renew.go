@@ -214,7 +214,7 @@ func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.
 	}
 	if name := string(kv.Key); e.name != name { // it was forgotten for a while, or is another backend's
 		delete(b.names, e.name)
-		e.name = name
+		e.name, e.mine = name, false
 		b.names[name] = e
 	}
 	e.mod = kv.ModRevision

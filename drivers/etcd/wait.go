@@ -89,15 +89,18 @@ func (w *waiter) enqueue(l *lease) (ahead string, err error) {
 		)).
 		Commit()
 	if err != nil {
+		w.b.unanswered()
 		return "", ended(w, err)
 	}
 	if resp.Succeeded {
+		w.b.made(w.e, resp.Header.Revision)
 		w.place(resp.Header.Revision)
 		return "", nil
 	}
 	queued := resp.Responses[0].GetResponseTxn()
 	kvs := queued.Responses[0].GetResponseRange().Kvs
 	if queued.Succeeded {
+		w.b.made(w.e, resp.Header.Revision)
 		w.place(resp.Header.Revision)
 		return string(kvs[0].Key), nil
 	}
