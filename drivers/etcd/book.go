@@ -64,11 +64,17 @@ func (b *Backend) unanswered() {
 	b.era++
 }
 
-// made notes that the key of e was created, with revision rev.
+// made notes that a request created the key of e with revision rev; found, that it was there.
 func (b *Backend) made(e *entry, rev int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.rev, e.mine = rev, true
+}
+
+func (b *Backend) found(e *entry, rev int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.rev = rev
 }
 
 func (b *Backend) nameOf(e *entry) string {

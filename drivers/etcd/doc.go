@@ -13,7 +13,8 @@
 //
 // All who want a lock have a key below it, and the oldest one's owner holds it: the protocol of etcdctl lock and of clientv3/concurrency. So dlock and these
 // exclude each other, both ways, and people can migrate one service at a time. Every lock of one TTL that a process has is on one lease. That makes a lock one
-// transaction and an unlock another, instead of the four writes of a session per lock, and any number of held locks is kept by one keepalive.
+// transaction and an unlock one delete, instead of the four writes of a session per lock, and any number of held locks is kept by one keepalive. Many goroutines
+// that lock and unlock at the same time share requests: what comes while four are on their way goes out as one transaction.
 //
 //   - A lock that is waited for goes to those who wait in the order in which they came. The next one watches the key ahead of it, and has the lock a
 //     round trip after it was freed.

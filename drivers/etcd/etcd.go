@@ -27,6 +27,7 @@ type Backend struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // under way, those in the background included
 	pulse  pulse
+	line   line
 
 	mu     sync.Mutex
 	closed bool
@@ -83,6 +84,7 @@ func newBackend(d *dialer, o options) *Backend {
 	b.id = hex.EncodeToString(raw[:])
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.pulse.opening = make(chan struct{}, 1)
+	b.line.patience = usualPatience
 	return b
 }
 

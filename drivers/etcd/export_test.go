@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"time"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
@@ -36,3 +38,17 @@ var (
 	Escape   = escape
 	Unescape = unescape
 )
+
+// MaxInFlight is how many requests are sent at the same time before others gather.
+const MaxInFlight = maxInFlight
+
+// Patient has requests gather for as long as others are on their way.
+func Patient(b driver.Backend) { b.(*Backend).line.patience = time.Hour }
+
+// Gathered returns how many requests wait to be sent together.
+func Gathered(b driver.Backend) int {
+	x := b.(*Backend)
+	x.line.mu.Lock()
+	defer x.line.mu.Unlock()
+	return len(x.line.gathered)
+}

@@ -163,18 +163,21 @@ func (s *site) revoke(t *testing.T, lock string, i int) time.Time {
 	return time.Now()
 }
 
-// putOf returns the put by which req creates a key in a lock whose name begins with prefix; nil if it does not.
-func putOf(req any, prefix string) *pb.PutRequest {
+// putsOf returns the puts by which req creates keys of locks whose names begin with prefix.
+func putsOf(req any, prefix string) (puts []*pb.PutRequest) {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok {
 		return nil
 	}
 	for _, op := range txn.Success {
 		if put := op.GetRequestPut(); put != nil && strings.HasPrefix(string(put.Key), prefix) {
-			return put
+			puts = append(puts, put)
+		}
+		if nested := op.GetRequestTxn(); nested != nil {
+			puts = append(puts, putsOf(nested, prefix)...)
 		}
 	}
-	return nil
+	return puts
 }
 
 // T4
@@ -194,7 +197,8 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 			var stuck, calls sync.WaitGroup
 			var arrived atomic.Int64
 			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
-				if putOf(req, prefix) == nil {
+				puts := putsOf(req, prefix)
+				if len(puts) == 0 {
 					return send(ctx)
 				}
 				stuck.Go(func() { // its caller gives it up, and it reaches the server all the same
@@ -202,7 +206,7 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 					if err := send(context.WithoutCancel(ctx)); err != nil {
 						t.Errorf("a transaction that was stuck: %v", err)
 					}
-					arrived.Add(1)
+					arrived.Add(int64(len(puts)))
 				})
 				<-ctx.Done()
 				return ctx.Err()
@@ -279,8 +283,8 @@ func TestAnAcquireWhoseLeaseIsLostOnTheWayIsRepeatedOnAnother(t *testing.T) {
 	t.Cleanup(func() { _ = b.Close() })
 	var revoked atomic.Bool
 	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
-		if put := putOf(req, "t5"); put != nil && revoked.CompareAndSwap(false, true) {
-			if _, err := s.witness.Revoke(ctx, clientv3.LeaseID(put.Lease)); err != nil {
+		if puts := putsOf(req, "t5"); len(puts) > 0 && revoked.CompareAndSwap(false, true) {
+			if _, err := s.witness.Revoke(ctx, clientv3.LeaseID(puts[0].Lease)); err != nil {
 				t.Error(err)
 			}
 		}

@@ -159,9 +159,15 @@ func (s *countedStream) SendMsg(m any) error {
 // dialWire returns a client of these addresses, and its wire.
 func dialWire(t testing.TB, addrs ...string) (*clientv3.Client, *wire) {
 	t.Helper()
+	return dialWireAs(t, "", "", addrs...)
+}
+
+// dialWireAs is dialWire with a user.
+func dialWireAs(t testing.TB, user, password string, addrs ...string) (*clientv3.Client, *wire) {
+	t.Helper()
 	w := &wire{}
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: addrs, Logger: zap.NewNop(),
+		Endpoints: addrs, Username: user, Password: password, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{
 			grpc.WithChainUnaryInterceptor(w.unary), grpc.WithChainStreamInterceptor(w.stream),
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond}}),

@@ -41,11 +41,13 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		return g, err
 	}
 	folder := b.folder(c.Key)
-	resp, err := client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()).
-		Then(clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))).
-		Else(clientv3.OpGet(folder, clientv3.WithFirstCreate()...)).
-		Commit()
+	r := &request{
+		lock: folder,
+		ifs:  []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()},
+		then: []clientv3.Op{clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))},
+		els:  []clientv3.Op{clientv3.OpGet(folder, clientv3.WithFirstCreate()...)},
+	}
+	err = b.do(ctx, client, r)
 	switch {
 	case isLeaseNotFound(err):
 		maybe = false
@@ -53,12 +55,12 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		return g, err
 	case err != nil:
 		b.unanswered()
-		return g, ended(ctx, err)
-	case resp.Succeeded:
-		b.made(e, resp.Header.Revision)
-		return b.granted(e, resp.Header.Revision)
+		return g, err
+	case r.succeeded:
+		b.made(e, r.rev)
+		return b.granted(e, r.rev)
 	}
-	first := resp.Responses[0].GetResponseRange().Kvs
+	first := r.responses[0].GetResponseRange().Kvs
 	if len(first) == 0 || indexOf(first[0]) != e.index {
 		maybe = false
 		b.tidy(first...)
@@ -131,12 +133,12 @@ func (b *Backend) removePlainly(ctx context.Context, name string) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	resp, err := client.Delete(ctx, name)
-	if err != nil {
+	r := &request{remove: name}
+	if err := b.do(ctx, client, r); err != nil {
 		b.unanswered()
-		return false, ended(ctx, err)
+		return false, err
 	}
-	return resp.Deleted > 0, nil
+	return r.succeeded, nil
 }
 
 // removeFound removes the key of c, which it looks for.

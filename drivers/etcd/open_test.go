@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -132,7 +133,7 @@ func (tr *traffic) unary(ctx context.Context, method string, req, reply any, cc 
 
 // shortName tells transactions that write from those that read.
 func shortName(method string, req any) string {
-	if r, ok := req.(*pb.TxnRequest); ok && len(r.Compare) == 0 {
+	if r, ok := req.(*pb.TxnRequest); ok && !slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil }) {
 		return "Read"
 	}
 	for i := len(method) - 1; i >= 0; i-- {

@@ -74,54 +74,57 @@ func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
 	return w.grant()
 }
 
-// enqueue takes a lock that is free, or puts the claim's key at the end of the queue, unless it has a place there. It returns the key of the one ahead of it;
-// empty: there is none.
+// enqueue puts the claim's key at the end of the queue, unless it has a place there. It returns the key of the one ahead of it; empty: there is none, and the
+// lock is the claim's.
 func (w *waiter) enqueue(l *lease) (ahead string, err error) {
 	folder, name := w.b.folder(w.claim.Key), w.b.nameOf(w.e)
-	put := clientv3.OpPut(name, value(w.claim.Owner, w.e.index), clientv3.WithLease(l.id))
-	resp, err := w.client.Txn(w).
-		If(clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()).
-		Then(put).
-		Else(clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(name), "=", 0)},
-			[]clientv3.Op{clientv3.OpGet(folder, append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...), put},
-			[]clientv3.Op{clientv3.OpGet(name)},
-		)).
-		Commit()
-	if err != nil {
+	r := &request{
+		lock: folder,
+		ifs:  []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(name), "=", 0)},
+		then: []clientv3.Op{
+			clientv3.OpGet(folder, lastKey...),
+			clientv3.OpPut(name, value(w.claim.Owner, w.e.index), clientv3.WithLease(l.id)),
+		},
+	}
+	if err := w.b.do(w, w.client, r); err != nil {
 		w.b.unanswered()
-		return "", ended(w, err)
-	}
-	if resp.Succeeded {
-		w.b.made(w.e, resp.Header.Revision)
-		w.place(resp.Header.Revision)
-		return "", nil
-	}
-	queued := resp.Responses[0].GetResponseTxn()
-	kvs := queued.Responses[0].GetResponseRange().Kvs
-	if queued.Succeeded {
-		w.b.made(w.e, resp.Header.Revision)
-		w.place(resp.Header.Revision)
-		return string(kvs[0].Key), nil
-	}
-	if indexOf(kvs[0]) != w.e.index {
-		w.b.tidy(kvs[0])
-		return "", errChanged
-	}
-	if err := w.b.put(w, w.claim, w.e, kvs[0], l); err != nil {
 		return "", err
 	}
-	w.place(kvs[0].CreateRevision)
+	if !r.succeeded {
+		return w.enqueued(name, l)
+	}
+	w.b.made(w.e, r.rev)
+	w.rev = r.rev
+	if last := r.responses[0].GetResponseRange().Kvs; len(last) > 0 {
+		ahead = string(last[0].Key)
+	}
+	return ahead, nil
+}
+
+// enqueued is enqueue when a key has the claim's name: it may be the claim's.
+func (w *waiter) enqueued(name string, l *lease) (ahead string, err error) {
+	resp, err := w.client.Get(w, name)
+	switch {
+	case err != nil:
+		return "", ended(w, err)
+	case len(resp.Kvs) == 0:
+		return "", errChanged
+	}
+	kv := resp.Kvs[0]
+	if indexOf(kv) != w.e.index {
+		w.b.tidy(kv)
+		return "", errChanged
+	}
+	if err := w.b.put(w, w.claim, w.e, kv, l); err != nil {
+		return "", err
+	}
+	w.rev = kv.CreateRevision
+	w.b.found(w.e, kv.CreateRevision)
 	return w.ahead(0)
 }
 
-// place notes the claim's place.
-func (w *waiter) place(rev int64) {
-	w.rev = rev
-	w.b.mu.Lock()
-	defer w.b.mu.Unlock()
-	w.e.rev = rev
-}
+// lastKey has a Get find the last one in a queue.
+var lastKey = append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())
 
 // ahead returns the key of the one ahead of the claim; empty: there is none. It looks at the store as it was at revision at, which any member can answer for
 // itself; 0: as it is now, for which they have to agree.
