@@ -57,7 +57,12 @@ func (b *Backend) begin(ctx context.Context) (_ *op, done func(), err error) {
 	b.calls.Add(1)
 	o := &op{caller: ctx}
 	o.Context, o.cancel = context.WithCancel(b.ctx)
-	stop := context.AfterFunc(ctx, o.cancel)
+	var stop func() bool
+	if a, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok { // the engine's contexts do it themselves; package context would make another one
+		stop = a.AfterFunc(o.cancel)
+	} else {
+		stop = context.AfterFunc(ctx, o.cancel)
+	}
 	return o, func() {
 		stop()
 		o.cancel()
