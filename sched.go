@@ -20,11 +20,12 @@ type task struct {
 	at    time.Time
 	early time.Duration // how much sooner it may be done, together with others
 	place int           // in the heap, counted from 1; 0: not there
+	moved bool          // it was put on the list again while it was being done
 }
 
 // add puts t on the list, moving it if it is there.
 func (s *sched) add(t *task, what interface{ due(time.Time) }, at time.Time, early time.Duration) {
-	t.what, t.at, t.early = what, at, early
+	t.what, t.at, t.early, t.moved = what, at, early, true
 	if t.place > 0 {
 		heap.Fix(&s.tasks, t.place-1)
 	} else {
@@ -40,14 +41,18 @@ func (s *sched) remove(t *task) {
 	}
 }
 
-// next takes the first task that can be done now off the list.
-func (s *sched) next(now time.Time) *task {
+// doNext does the first task, if that can be done now, and takes it off the list unless it has been put there again. It reports whether there was one.
+func (s *sched) doNext(now time.Time) bool {
 	if len(s.tasks) == 0 || s.tasks[0].at.Add(-s.tasks[0].early).After(now) {
-		return nil
+		return false
 	}
 	t := s.tasks[0]
-	heap.Remove(&s.tasks, 0)
-	return t
+	t.moved = false
+	t.what.due(now)
+	if !t.moved {
+		s.remove(t)
+	}
+	return true
 }
 
 // arm makes the timer fire in time for the first task.
@@ -106,8 +111,7 @@ func (l *locker) tick() {
 	defer l.unlock()
 	l.sched.armed = time.Time{}
 	now := time.Now()
-	for t := l.sched.next(now); t != nil; t = l.sched.next(now) {
-		t.what.due(now)
+	for l.sched.doNext(now) {
 	}
 	l.sendRenewals(now)
 	l.sched.arm()

@@ -55,9 +55,13 @@ func (l *locker) sendRenewals(now time.Time) {
 	groups := map[int][]*hold{}
 	for _, h := range l.dueNow {
 		n := bits.Len64(uint64(h.attemptLimit(now)))
+		if groups[n] == nil {
+			groups[n] = make([]*hold, 0, len(l.dueNow))
+		}
 		groups[n] = append(groups[n], h)
 	}
-	l.dueNow = nil
+	clear(l.dueNow)
+	l.dueNow = l.dueNow[:0]
 	for _, holds := range groups {
 		l.ops++
 		go func() {

@@ -3,6 +3,8 @@ package redis
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -68,20 +70,26 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	return grantOf(s.fence, c), nil
 }
 
+// acquireRequest has room for its arguments, so that they need not be made one by one.
+type acquireRequest struct {
+	request
+	token, owner, channel string
+	ttl, longer           int64
+	room                  [5]any
+}
+
 // acquire gets the lock, or, with a channel, enters the queue.
 func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (standing, error) {
 	if err := b.ready(ctx); err != nil {
 		return standing{}, err
 	}
-	ttl := millis(c.TTL)
-	r := &request{
-		script: acquireScript(), keys: b.keys(c.Key),
-		args: []any{"d:" + c.Token, c.Owner, ttl, ttl + hour, channel},
-	}
+	r := &acquireRequest{token: "d:" + c.Token, owner: c.Owner, ttl: millis(c.TTL), longer: millis(c.TTL) + hour, channel: channel}
+	r.room = [...]any{&r.token, &r.owner, &r.ttl, &r.longer, &r.channel}
+	r.request = request{script: acquireScript(), keys: b.keys(c.Key), args: r.room[:]}
 	if b.opt.replicas > 0 {
-		return b.acquireReplicated(ctx, r)
+		return b.acquireReplicated(ctx, &r.request)
 	}
-	reply, err := b.pipe.run(ctx, r)
+	reply, err := b.pipe.run(ctx, &r.request)
 	if err != nil {
 		return standing{}, classify("acquire", err)
 	}
@@ -120,7 +128,7 @@ func (r *request) evaluateAndWait(ctx context.Context, client redis.UniversalCli
 	if err != nil {
 		return nil, err
 	}
-	for _, command := range [][]any{r.command("evalsha", r.script.sha), r.command("eval", r.script.source)} {
+	for _, command := range [][]any{r.command("evalsha", &r.script.sha), r.command("eval", &r.script.source)} {
 		pipe := node.Pipeline()
 		cmd := once{redis.NewCmd(ctx, command...)}
 		_ = pipe.Process(ctx, cmd)
@@ -212,7 +220,7 @@ func (b *Backend) RenewBatch(ctx context.Context, claims []driver.Claim) []drive
 }
 
 // renewRequests makes requests for claims, in their order. Those of one request have the same TTL, and in a cluster it is for one lock, because the
-// keys of a script must be in one slot.
+// keys of a script must be in one slot. The arguments are pointers into claims.
 func (b *Backend) renewRequests(claims []driver.Claim) (batch []*request) {
 	size := renewBatchSize
 	if b.cluster.on() {
@@ -226,39 +234,42 @@ func (b *Backend) renewRequests(claims []driver.Claim) (batch []*request) {
 			batch = append(batch, r)
 		}
 		r.keys = append(r.keys, encode(c.Key))
-		r.args = append(r.args, "d:"+c.Token)
+		r.args = append(r.args, &claims[i].Token)
 	}
 	return batch
 }
 
 // renewals takes the reply of the renew script apart.
 func (r *request) renewals(answers []driver.Renewal) {
-	list, _ := r.reply.([]any)
+	text, _ := r.reply.(string)
+	words := 1 + strings.Count(text, " ")
 	for i := range answers {
 		switch {
 		case r.err != nil:
 			answers[i].Err = classify("renew", r.err)
-		case len(list) != len(answers):
+		case words != len(answers):
 			answers[i].Err = unexpected("renew", r.reply)
 		default:
-			answers[i].Grant, answers[i].Err = renewal(list[i], r.args[0].(int64))
+			var word string
+			word, text, _ = strings.Cut(text, " ")
+			answers[i].Grant, answers[i].Err = renewal(word, r.args[0].(int64))
 		}
 	}
 }
 
 // renewal reads the answer for one lock, whose TTL in milliseconds was to be ttl.
-func renewal(answer any, ttl int64) (driver.Grant, error) {
-	left := ttl
-	if longer, ok := answer.([]any); ok && len(longer) == 2 {
-		answer = longer[0]
-		left, _ = longer[1].(int64)
-	}
-	fence, ok := answer.(int64)
-	switch {
-	case !ok || left < ttl:
-		return driver.Grant{}, unexpected("renew", answer)
-	case fence < 0:
+func renewal(word string, ttl int64) (driver.Grant, error) {
+	if word == "-" {
 		return driver.Grant{}, driver.ErrNotOwner
 	}
-	return driver.Grant{Fence: uint64(fence), Fences: fences, TTL: time.Duration(left) * time.Millisecond}, nil
+	number, longer, more := strings.Cut(word, ":")
+	fence, err := strconv.ParseUint(number, 10, 64)
+	left := ttl
+	if more && err == nil {
+		left, err = strconv.ParseInt(longer, 10, 64)
+	}
+	if err != nil || left < ttl {
+		return driver.Grant{}, unexpected("renew", word)
+	}
+	return driver.Grant{Fence: fence, Fences: fences, TTL: time.Duration(left) * time.Millisecond}, nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // maxInFlight is how many requests or batches may be on their way at the same time before further ones are gathered.
-const maxInFlight = 2
+const maxInFlight = 4
 
 // patience is how long requests gather behind others that do not return. Then they go out nevertheless, by another connection: replies that are lost must
 // not bar the way, for as long as the client waits for them, to requests that would be answered.
@@ -41,7 +41,7 @@ type pipeline struct {
 type request struct {
 	script *script
 	keys   []string
-	args   []any
+	args   []any // those that many requests have are pointers, which need not be boxed
 
 	reply any
 	err   error
@@ -161,16 +161,23 @@ func (p *pipeline) contextOf(ctx context.Context, ln *lane) context.Context {
 
 // next sends what has gathered by a lane that has become free.
 func (p *pipeline) next(ln *lane) {
+	if batch := p.following(ln); len(batch) > 0 {
+		go p.sendBatches(ln, batch)
+	}
+}
+
+// following returns what has gathered, to be sent by a lane that has become free. If there is nothing the lane is put back.
+func (p *pipeline) following(ln *lane) []*request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	batch := p.collect()
 	if len(batch) == 0 || p.closed {
 		p.give(ln)
 		refuse(batch)
-		return
+		return nil
 	}
 	p.wg.Add(1)
-	go p.sendBatch(ln, batch)
+	return batch
 }
 
 // collect returns the requests that have gathered and are still wanted.
@@ -204,15 +211,23 @@ func (p *pipeline) overtake() {
 	defer p.mu.Unlock()
 	if batch := p.collect(); len(batch) > 0 && !p.closed {
 		p.wg.Add(1)
-		go p.sendBatch(p.take(), batch)
+		go p.sendBatches(p.take(), batch)
 	} else {
 		refuse(batch)
 	}
 }
 
+// sendBatches sends requests by a lane, and then what has gathered meanwhile, until there is nothing more.
+func (p *pipeline) sendBatches(ln *lane, batch []*request) {
+	for len(batch) > 0 {
+		p.sendBatch(ln, batch)
+		p.wg.Done()
+		batch = p.following(ln)
+	}
+}
+
 // sendBatch sends requests of different callers. None of their contexts may end it for the others; the client's timeouts do.
 func (p *pipeline) sendBatch(ln *lane, batch []*request) {
-	defer p.wg.Done()
 	if len(batch) == 1 {
 		batch[0].reply, batch[0].err = evaluate(p.ctx, ln.client, batch[0])
 	} else {
@@ -224,7 +239,6 @@ func (p *pipeline) sendBatch(ln *lane, batch []*request) {
 	if len(batch) > 1 {
 		runtime.Gosched() // those who have got their answers may have more to ask, and then it goes out together
 	}
-	p.next(ln)
 }
 
 // close refuses further requests, ends those under way, and waits for them where they can be ended.
@@ -245,16 +259,16 @@ func (p *pipeline) close() {
 
 // evaluate runs a script that the server probably knows.
 func evaluate(ctx context.Context, client redis.UniversalClient, r *request) (any, error) {
-	cmd := once{redis.NewCmd(ctx, r.command("evalsha", r.script.sha)...)}
+	cmd := once{redis.NewCmd(ctx, r.command("evalsha", &r.script.sha)...)}
 	err := client.Process(ctx, cmd)
 	if unknownScript(err) {
-		cmd = once{redis.NewCmd(ctx, r.command("eval", r.script.source)...)}
+		cmd = once{redis.NewCmd(ctx, r.command("eval", &r.script.source)...)}
 		err = client.Process(ctx, cmd)
 	}
 	return cmd.Val(), err
 }
 
-func (r *request) command(name, script string) []any {
+func (r *request) command(name string, script *string) []any {
 	args := make([]any, 0, 3+len(r.keys)+len(r.args))
 	args = append(args, name, script, len(r.keys))
 	for _, k := range r.keys {
@@ -267,9 +281,9 @@ func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.
 
 // runScripts runs many scripts in one pipeline. What the server does not know is sent once more, in full.
 func runScripts(ctx context.Context, client redis.UniversalClient, batch []*request) {
-	again := pipelined(ctx, client, batch, func(r *request) []any { return r.command("evalsha", r.script.sha) })
+	again := pipelined(ctx, client, batch, func(r *request) []any { return r.command("evalsha", &r.script.sha) })
 	if len(again) > 0 {
-		pipelined(ctx, client, again, func(r *request) []any { return r.command("eval", r.script.source) })
+		pipelined(ctx, client, again, func(r *request) []any { return r.command("eval", &r.script.source) })
 	}
 }
 
