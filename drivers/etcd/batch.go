@@ -95,15 +95,12 @@ func (b *Backend) overtakeLater(client *clientv3.Client) {
 // overtake sends what has gathered although those before it have not been answered.
 func (b *Backend) overtake(client *clientv3.Client) {
 	b.line.mu.Lock()
-	batch := b.collect(client)
 	b.line.inFlight++
 	b.line.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.background(requestLimit, func(ctx context.Context) { b.sendBatch(ctx, client, batch) })
+	b.next(client)
 }
 
-// next sends what has gathered, now that a request has been answered.
+// next sends what has gathered, in the place of a request that has been answered.
 func (b *Backend) next(client *clientv3.Client) {
 	b.line.mu.Lock()
 	batch := b.collect(client)
@@ -122,9 +119,10 @@ func (b *Backend) next(client *clientv3.Client) {
 // first. The mutex of the line is held.
 func (b *Backend) collect(client *clientv3.Client) (batch []*request) {
 	n := &b.line
-	if n.overdue != nil {
-		n.overdue.Stop()
+	if len(n.gathered) == 0 {
+		return nil
 	}
+	n.overdue.Stop()
 	locks := map[string]bool{}
 	rest := n.gathered[:0]
 	for _, r := range n.gathered {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // jam is a backend with as many requests on their way as it sends at a time. The server gets them when the jam is cleared.
@@ -30,7 +31,7 @@ func newJam(t *testing.T, client *clientv3.Client, w *wire) *jam {
 	t.Helper()
 	j := &jam{Backend: etcddriver.New(client).(*etcddriver.Backend)}
 	t.Cleanup(func() { _ = j.Close() })
-	if _, err := j.Acquire(t.Context(), newClaim("app-warm", time.Minute)); err != nil {
+	if _, err := j.Acquire(t.Context(), faulttest.Claim("app-warm", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	cleared := make(chan struct{})
@@ -46,9 +47,9 @@ func newJam(t *testing.T, client *clientv3.Client, w *wire) *jam {
 		return send(ctx)
 	})
 	for i := range etcddriver.MaxInFlight {
-		j.stuck = append(j.stuck, attempt(t.Context(), j, newClaim(fmt.Sprint("app-jam-", i), time.Minute)))
+		j.stuck = append(j.stuck, attempt(t.Context(), j, faulttest.Claim(fmt.Sprint("app-jam-", i), time.Minute)))
 	}
-	until(t, 10*time.Second, "the way is jammed", func() bool { return j.sent.Load() == etcddriver.MaxInFlight })
+	faulttest.Eventually(t, 10*time.Second, "the way is jammed", func() bool { return j.sent.Load() == etcddriver.MaxInFlight })
 	return j
 }
 
@@ -65,7 +66,7 @@ func attempt(ctx context.Context, b driver.Backend, c driver.Claim) <-chan error
 // gathered waits until n requests have gathered.
 func (j *jam) gathered(t *testing.T, n int) {
 	t.Helper()
-	until(t, 10*time.Second, fmt.Sprint(n, " requests have gathered"), func() bool { return etcddriver.Gathered(j.Backend) == n })
+	faulttest.Eventually(t, 10*time.Second, fmt.Sprint(n, " requests have gathered"), func() bool { return etcddriver.Gathered(j.Backend) == n })
 }
 
 func TestRequestsThatGatherGoOutTogether(t *testing.T) {
@@ -78,7 +79,7 @@ func TestRequestsThatGatherGoOutTogether(t *testing.T) {
 	var old, claims [n]driver.Claim
 	var grants [n]driver.Grant
 	for i := range n {
-		old[i], claims[i] = newClaim(fmt.Sprint("old-", i), time.Minute), newClaim(fmt.Sprint("k-", i), time.Minute)
+		old[i], claims[i] = faulttest.Claim(fmt.Sprint("old-", i), time.Minute), faulttest.Claim(fmt.Sprint("k-", i), time.Minute)
 		if _, err := b.Acquire(t.Context(), old[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +107,7 @@ func TestRequestsThatGatherGoOutTogether(t *testing.T) {
 			}
 		})
 	}
-	until(t, 10*time.Second, "the rest has gathered", func() bool { return etcddriver.Gathered(b) == 2*n-etcddriver.MaxInFlight })
+	faulttest.Eventually(t, 10*time.Second, "the rest has gathered", func() bool { return etcddriver.Gathered(b) == 2*n-etcddriver.MaxInFlight })
 	close(cleared)
 	work.Wait()
 	if got := sent.Load(); got != etcddriver.MaxInFlight+1 {
@@ -131,13 +132,13 @@ func TestClaimsOfOneLockNeverGoOutTogether(t *testing.T) {
 	etcddriver.Patient(j.Backend)
 	var attempts []<-chan error
 	for range 10 {
-		attempts = append(attempts, attempt(t.Context(), j, newClaim("k", time.Minute)))
+		attempts = append(attempts, attempt(t.Context(), j, faulttest.Claim("k", time.Minute)))
 	}
 	j.gathered(t, len(attempts))
 	j.clear()
 	var won int
 	for _, a := range attempts {
-		switch err := receive(t, "Acquire", a); {
+		switch err := faulttest.Receive(t, "Acquire", a); {
 		case err == nil:
 			won++
 		case !errors.Is(err, driver.ErrHeld):
@@ -159,14 +160,14 @@ func TestARefusalConcernsNobodyElse(t *testing.T) {
 		client, w := dialWireAs(t, "app", "secret", s.Addrs()...)
 		j := newJam(t, client, w)
 		etcddriver.Patient(j.Backend)
-		bad := attempt(t.Context(), j, newClaim("other", time.Minute))
-		good := attempt(t.Context(), j, newClaim("app-k", time.Minute))
+		bad := attempt(t.Context(), j, faulttest.Claim("other", time.Minute))
+		good := attempt(t.Context(), j, faulttest.Claim("app-k", time.Minute))
 		j.gathered(t, 2)
 		j.clear()
-		if err := receive(t, "Acquire", bad); !errors.Is(err, rpctypes.ErrPermissionDenied) || !errors.Is(err, driver.ErrPermanent) {
+		if err := faulttest.Receive(t, "Acquire", bad); !errors.Is(err, rpctypes.ErrPermissionDenied) || !errors.Is(err, driver.ErrPermanent) {
 			t.Errorf("Acquire of a key that the user may not use = %v, want it permanent and ErrPermissionDenied", err)
 		}
-		if err := receive(t, "Acquire", good); err != nil {
+		if err := faulttest.Receive(t, "Acquire", good); err != nil {
 			t.Errorf("Acquire, beside one that is refused = %v", err)
 		}
 	})
@@ -176,16 +177,16 @@ func TestARefusalConcernsNobodyElse(t *testing.T) {
 		client, w := dialWire(t, s.Addrs()...)
 		j := newJam(t, client, w)
 		etcddriver.Patient(j.Backend)
-		short := newClaim("short", 10*time.Second) // on a lease of its own
+		short := faulttest.Claim("short", 10*time.Second) // on a lease of its own
 		good := attempt(t.Context(), j, short)
-		bad := attempt(t.Context(), j, newClaim("long", time.Minute))
+		bad := attempt(t.Context(), j, faulttest.Claim("long", time.Minute))
 		j.gathered(t, 2)
 		s.revoke(t, "app-warm", 0)
 		j.clear()
-		if err := receive(t, "Acquire", bad); err != nil {
+		if err := faulttest.Receive(t, "Acquire", bad); err != nil {
 			t.Errorf("Acquire on a lease that the server has forgotten = %v, want another lease", err)
 		}
-		if err := receive(t, "Acquire", good); err != nil {
+		if err := faulttest.Receive(t, "Acquire", good); err != nil {
 			t.Errorf("Acquire, beside one that is refused = %v", err)
 		}
 		if err := j.Release(t.Context(), short); err != nil {
@@ -201,15 +202,15 @@ func TestAGatheredRequestEndsWithItsContextAndIsNotSent(t *testing.T) {
 	j := newJam(t, client, w)
 	etcddriver.Patient(j.Backend)
 	ctx, cancel := context.WithCancel(t.Context())
-	given := attempt(ctx, j, newClaim("given-up", time.Minute))
+	given := attempt(ctx, j, faulttest.Claim("given-up", time.Minute))
 	j.gathered(t, 1)
 	cancel()
-	if err := receive(t, "Acquire", given); !errors.Is(err, context.Canceled) {
+	if err := faulttest.Receive(t, "Acquire", given); !errors.Is(err, context.Canceled) {
 		t.Errorf("Acquire = %v, want context.Canceled", err)
 	}
-	kept := attempt(t.Context(), j, newClaim("kept", time.Minute))
+	kept := attempt(t.Context(), j, faulttest.Claim("kept", time.Minute))
 	j.clear()
-	if err := receive(t, "Acquire", kept); err != nil {
+	if err := faulttest.Receive(t, "Acquire", kept); err != nil {
 		t.Error(err)
 	}
 	if n := s.count(t, "given-up"); n != 0 {
@@ -225,7 +226,7 @@ func TestRequestsDoNotWaitForThoseThatAreNeverAnswered(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // less than any request may take
 	defer cancel()
 	for i := range 3 {
-		if err := receive(t, "Acquire", attempt(ctx, j, newClaim(fmt.Sprint("k-", i), time.Minute))); err != nil {
+		if err := faulttest.Receive(t, "Acquire", attempt(ctx, j, faulttest.Claim(fmt.Sprint("k-", i), time.Minute))); err != nil {
 			t.Fatalf("Acquire behind requests that are not answered = %v", err)
 		}
 	}

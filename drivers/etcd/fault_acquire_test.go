@@ -18,6 +18,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // A1
@@ -51,10 +52,10 @@ func TestAnAcquireWhoseReplyIsLostIsNeverHeldByAnother(t *testing.T) {
 				x, err := dlock.Acquire(ctx, l, key)
 				got <- result{x, err}
 			}()
-			until(t, 10*time.Second, "the acquire is applied", func() bool { return s.count(t, key) == 1 })
+			faulttest.Eventually(t, 10*time.Second, "the acquire is applied", func() bool { return s.count(t, key) == 1 })
 			p.CutAll()
 			p.Heal()
-			r := receive(t, "the acquire's result", got)
+			r := faulttest.Receive(t, "the acquire's result", got)
 			if r.err != nil {
 				t.Fatalf("%v: want the lease, which its token has", r.err)
 			}
@@ -71,17 +72,17 @@ func TestAReleaseThatIsRepeatedDoesNotTouchTheNextHolder(t *testing.T) {
 	s := startSite(t, 1)
 	p := faultproxy.New(t, s.Cluster[0].Addr)
 	a, b := openBackend(t, p.Addr), openBackend(t, s.Cluster[0].Addr)
-	ca, cb := newClaim("a3", 30*time.Second), newClaim("a3", 30*time.Second)
+	ca, cb := faulttest.Claim("a3", 30*time.Second), faulttest.Claim("a3", 30*time.Second)
 	if _, err := a.Acquire(t.Context(), ca); err != nil {
 		t.Fatal(err)
 	}
 	p.Set(faultproxy.Rules{DropDown: true})
 	released := make(chan error, 1)
 	go func() { released <- a.Release(context.Background(), ca) }()
-	until(t, 10*time.Second, "the release is applied", func() bool { return s.count(t, "a3") == 0 })
+	faulttest.Eventually(t, 10*time.Second, "the release is applied", func() bool { return s.count(t, "a3") == 0 })
 	p.CutAll()
 	p.Heal()
-	if err := receive(t, "Release", released); errors.Is(err, driver.ErrNotOwner) {
+	if err := faulttest.Receive(t, "Release", released); errors.Is(err, driver.ErrNotOwner) {
 		t.Errorf("Release whose reply was lost = %v: it cannot know that", err)
 	}
 	if _, err := b.Acquire(t.Context(), cb); err != nil {
@@ -103,7 +104,7 @@ func TestAReleaseThatIsStuckDoesNotTouchTheNextHolder(t *testing.T) {
 	client, w := dialWire(t, s.Addrs()...)
 	b := etcddriver.New(client).(*etcddriver.Backend)
 	t.Cleanup(func() { _ = b.Close() })
-	ca, cb := newClaim("a3", 30*time.Second), newClaim("a3", 30*time.Second)
+	ca, cb := faulttest.Claim("a3", 30*time.Second), faulttest.Claim("a3", 30*time.Second)
 	if _, err := b.Acquire(t.Context(), ca); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestAReleaseThatIsOnItsWayDoesNotTouchTheNextHolder(t *testing.T) {
 	client, w := dialWire(t, s.Addrs()...)
 	b := etcddriver.New(client).(*etcddriver.Backend)
 	t.Cleanup(func() { _ = b.Close() })
-	ca, cb := newClaim("a3", 30*time.Second), newClaim("a3", 30*time.Second)
+	ca, cb := faulttest.Claim("a3", 30*time.Second), faulttest.Claim("a3", 30*time.Second)
 	if _, err := b.Acquire(t.Context(), ca); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestAReleaseThatIsOnItsWayDoesNotTouchTheNextHolder(t *testing.T) {
 	})
 	released := make(chan error, 1)
 	go func() { released <- b.Release(context.Background(), ca) }()
-	receive(t, "the release", sent)
+	faulttest.Receive(t, "the release", sent)
 	if _, err := s.witness.Delete(t.Context(), string(s.contenders(t, "a3")[0].Key)); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +171,7 @@ func TestAReleaseThatIsOnItsWayDoesNotTouchTheNextHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(deliver)
-	if err := receive(t, "Release", released); !errors.Is(err, driver.ErrNotOwner) {
+	if err := faulttest.Receive(t, "Release", released); !errors.Is(err, driver.ErrNotOwner) {
 		t.Errorf("Release = %v, want ErrNotOwner", err)
 	}
 	if keys := s.contenders(t, "a3"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
@@ -261,7 +262,7 @@ func TestALeaderKilledDuringAcquiresLeavesNoOrphan(t *testing.T) {
 		}
 		return int(r.Count) - len(holds)
 	}
-	until(t, 10*time.Second, "every key that nobody was given is gone", func() bool { return orphans() == 0 })
+	faulttest.Eventually(t, 10*time.Second, "every key that nobody was given is gone", func() bool { return orphans() == 0 })
 }
 
 // B1. It does not run beside other tests, which would leave too little of the machine for some hundred releases a second.
@@ -270,10 +271,10 @@ func TestACancelledAcquireReturnsAtOnceAndLeavesNothing(t *testing.T) {
 	p := faultproxy.New(t, s.Cluster[0].Addr)
 	l := openLocker(t, 30*time.Second, p.Addr)
 	warmUp(t, l)
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	for i := range 200 {
 		p.Set(faultproxy.Rules{DelayUp: rand.N(time.Millisecond), DelayDown: rand.N(time.Millisecond)})
-		cancelAcquire(t, l, fmt.Sprint("b1-", i), rand.N(6*time.Millisecond), i%2 == 0, late)
+		faulttest.CancelAcquire(t, l, fmt.Sprint("b1-", i), rand.N(6*time.Millisecond), i%2 == 0, late)
 	}
 	p.Heal()
 	s.allGone(t, "b1-", late)
@@ -295,48 +296,20 @@ func TestACancelledAcquireLeavesNothingWhenTheNetworkHeals(t *testing.T) {
 			p := faultproxy.New(t, s.Cluster[0].Addr)
 			l := openLocker(t, 30*time.Second, p.Addr)
 			warmUp(t, l)
-			late := lateness(t)
+			late := faulttest.Lateness(t)
 			p.Set(fault)
 			for i := range 6 {
-				cancelAcquire(t, l, fmt.Sprint("b1-", i), 5*time.Millisecond+rand.N(50*time.Millisecond), i%2 == 0, late)
+				faulttest.CancelAcquire(t, l, fmt.Sprint("b1-", i), 5*time.Millisecond+rand.N(50*time.Millisecond), i%2 == 0, late)
 			}
 			p.Heal()
 			if fault.DropUp || fault.DropDown { // a stream with a hole in it is not one: such a connection ends
 				p.CutAll()
 			}
 			s.allGone(t, "b1-", late)
-			if err := holdKey(t, l, "b1-after").Unlock(t.Context()); err != nil {
+			if err := faulttest.Hold(t, l, "b1-after").Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// cancelAcquire cancels an acquire after a while. If it was had before that, it is given back.
-func cancelAcquire(t *testing.T, l dlock.Locker, key string, after time.Duration, try bool, late func() time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancelled := make(chan time.Time, 1)
-	time.AfterFunc(after, func() {
-		cancelled <- time.Now()
-		cancel()
-	})
-	var x *dlock.Lease
-	var err error
-	if try {
-		x, _, err = dlock.TryAcquire(ctx, l, key)
-	} else {
-		x, err = dlock.Acquire(ctx, l, key)
-	}
-	returned := time.Now()
-	if took := returned.Sub(<-cancelled); took > 100*time.Millisecond+late() {
-		t.Errorf("returned %v after the cancel, want within 100ms", took)
-	}
-	switch {
-	case x != nil:
-		_ = x.Unlock(t.Context())
-	case !errors.Is(err, context.Canceled):
-		t.Errorf("%s: the error is %v, want that of the context", key, err)
 	}
 }
 
@@ -372,7 +345,7 @@ func TestAContextThatIsDoneSendsNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	claim := newClaim("b2", time.Second)
+	claim := faulttest.Claim("b2", time.Second)
 	_, errTry := l.TryLock(ctx, "b2")
 	_, errAcquire := b.Acquire(ctx, claim)
 	_, errWait := b.Wait(ctx, claim)
@@ -405,7 +378,7 @@ func TestCancellingTheContextOfAnAcquireDoesNotEndTheHold(t *testing.T) {
 	}
 	first := x.ValidUntil()
 	cancel()
-	until(t, 5*ttl, "renewals move the deadline by more than a TTL", func() bool { return x.ValidUntil().After(first.Add(ttl)) })
+	faulttest.Eventually(t, 5*ttl, "renewals move the deadline by more than a TTL", func() bool { return x.ValidUntil().After(first.Add(ttl)) })
 	if n := s.count(t, "b3"); !x.Held() || n != 1 {
 		t.Errorf("held %v, the server has %d keys", x.Held(), n)
 	}
@@ -416,9 +389,9 @@ func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
 	l := openLocker(t, 30*time.Second, s.Addrs()...)
-	x := holdKey(t, l, "b4")
+	x := faulttest.Hold(t, l, "b4")
 	gone := s.freed(t, "b4")
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	called := time.Now()
@@ -428,7 +401,7 @@ func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
 	if x.Held() {
 		t.Error("held after Unlock")
 	}
-	if took := receive(t, "the deletion of the key", gone).Sub(called); took > 2*time.Second+late() {
+	if took := faulttest.Receive(t, "the deletion of the key", gone).Sub(called); took > 2*time.Second+late() {
 		t.Errorf("the key was deleted after %v, want it at once", took)
 	}
 }
@@ -438,35 +411,35 @@ func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
 	holder, first, second := openLocker(t, 30*time.Second, s.Addrs()...), openLocker(t, 30*time.Second, s.Addrs()...), openLocker(t, 30*time.Second, s.Addrs()...)
-	x := holdKey(t, holder, "b5")
+	x := faulttest.Hold(t, holder, "b5")
 	ctx, cancel := context.WithCancel(t.Context())
 	gaveUp := make(chan error, 1)
 	before := s.watchers(t)
 	go func() { gaveUp <- first.Lock(ctx, "b5") }()
-	until(t, 10*time.Second, "the first waits", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) > before })
+	faulttest.Eventually(t, 10*time.Second, "the first waits", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) > before })
 	waiting := s.watchers(t)
 	next := make(chan *dlock.Lease, 1)
 	go func() {
 		y, _ := dlock.Acquire(t.Context(), second, "b5")
 		next <- y
 	}()
-	until(t, 10*time.Second, "the second waits", func() bool { return s.count(t, "b5") == 3 && s.watchers(t) > waiting })
+	faulttest.Eventually(t, 10*time.Second, "the second waits", func() bool { return s.count(t, "b5") == 3 && s.watchers(t) > waiting })
 	both := s.watchers(t)
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	cancel()
-	if err := receive(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
+	if err := faulttest.Receive(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
 		t.Errorf("Lock = %v, want ErrNotAcquired and context.Canceled", err)
 	}
-	until(t, time.Second+late(), "its entry and its watches are gone", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) < both })
+	faulttest.Eventually(t, time.Second+late(), "its entry and its watches are gone", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) < both })
 	began := time.Now()
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	y := receive(t, "Acquire", next)
+	y := faulttest.Receive(t, "Acquire", next)
 	if took := time.Since(began); y == nil || took > 100*time.Millisecond+late() {
 		t.Errorf("the second had %v after %v, want it at once", y, took)
 	}
-	until(t, time.Second+late(), "no watch of the waiters is left, but for one that may keep a client's stream open", func() bool {
+	faulttest.Eventually(t, time.Second+late(), "no watch of the waiters is left, but for one that may keep a client's stream open", func() bool {
 		return s.watchers(t) <= before+2
 	})
 }
@@ -488,17 +461,17 @@ func TestCloseEndsEverythingAndNothingIsWrittenAfterwards(t *testing.T) {
 			s := startSite(t, 1)
 			p := faultproxy.New(t, s.Cluster[0].Addr)
 			l, w := wiredLocker(t, ttl, p.Addr)
-			if _, err := openBackend(t, s.Addrs()...).Acquire(t.Context(), newClaim("busy", time.Minute)); err != nil {
+			if _, err := openBackend(t, s.Addrs()...).Acquire(t.Context(), faulttest.Claim("busy", time.Minute)); err != nil {
 				t.Fatal(err)
 			}
-			x, unlocking := holdKey(t, l, "held"), holdKey(t, l, "unlocking")
-			late := lateness(t)
+			x, unlocking := faulttest.Hold(t, l, "held"), faulttest.Hold(t, l, "unlocking")
+			late := faulttest.Lateness(t)
 
 			var calls sync.WaitGroup
 			results := make(chan error, 10)
 			start := func(f func() error) { calls.Go(func() { results <- f() }) }
 			start(func() error { return l.Lock(context.Background(), "busy") })
-			until(t, 10*time.Second, "Lock waits", func() bool { return s.count(t, "busy") == 2 })
+			faulttest.Eventually(t, 10*time.Second, "Lock waits", func() bool { return s.count(t, "busy") == 2 })
 			p.Set(fault)
 			start(func() error {
 				ok, err := l.TryLock(context.Background(), "flying")
@@ -541,7 +514,7 @@ func TestCloseEndsEverythingAndNothingIsWrittenAfterwards(t *testing.T) {
 			}
 			p.Heal()
 			// A renewal that somebody forgot would come within the TTL, and what nobody renews is gone soon after it.
-			until(t, 3*ttl+5*time.Second, "all keys of the Locker are gone", func() bool {
+			faulttest.Eventually(t, 3*ttl+5*time.Second, "all keys of the Locker are gone", func() bool {
 				return s.count(t, "held")+s.count(t, "flying")+s.count(t, "unlocking") == 0 && s.count(t, "busy") == 1 && time.Since(began) > ttl
 			})
 			// The client makes watches again and ends them on its own account. Nothing is written by that.
@@ -559,10 +532,10 @@ func TestABackendThatReachesNobodyIsClosedInTime(t *testing.T) {
 	for name, fault := range map[string]faultproxy.Rules{"all vanishes": {DropUp: true, DropDown: true}, "connections are shut": {CutAtReply: 1, Refuse: true}} {
 		p := faultproxy.New(t, s.Cluster[0].Addr)
 		b := openBackend(t, p.Addr)
-		if _, err := b.Acquire(t.Context(), newClaim("b6 "+name, 30*time.Second)); err != nil {
+		if _, err := b.Acquire(t.Context(), faulttest.Claim("b6 "+name, 30*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		late := lateness(t)
+		late := faulttest.Lateness(t)
 		p.Set(fault)
 		began := time.Now()
 		_ = b.Close()

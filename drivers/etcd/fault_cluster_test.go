@@ -18,6 +18,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // T1
@@ -26,7 +27,7 @@ func TestALeaderThatDiesDoesNotEndAHold(t *testing.T) {
 	const ttl = 3 * time.Second // many elections, also on a busy machine
 	s := startSite(t, 3)
 	l := openLocker(t, ttl, s.Addrs()...)
-	x, y := holdKey(t, l, "t1"), holdKey(t, openLocker(t, ttl, s.Addrs()[1:]...), "t1-other")
+	x, y := faulttest.Hold(t, l, "t1"), faulttest.Hold(t, openLocker(t, ttl, s.Addrs()[1:]...), "t1-other")
 	for i := range 20 {
 		leader := s.Leader(t)
 		leader.Kill()
@@ -54,7 +55,7 @@ func TestALeaderThatDiesDoesNotEndAHold(t *testing.T) {
 func waitRenewed(t *testing.T, x *dlock.Lease) {
 	t.Helper()
 	before := x.ValidUntil()
-	until(t, 10*time.Second, "a renewal moves the deadline", func() bool { return x.ValidUntil().After(before) })
+	faulttest.Eventually(t, 10*time.Second, "a renewal moves the deadline", func() bool { return x.ValidUntil().After(before) })
 }
 
 // T1
@@ -62,7 +63,7 @@ func TestALeaderThatHangsDoesNotEndAHold(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
 	s := startSite(t, 3)
-	x := holdKey(t, openLocker(t, ttl, s.Addrs()...), "t1-hang")
+	x := faulttest.Hold(t, openLocker(t, ttl, s.Addrs()...), "t1-hang")
 	for range 3 {
 		leader := s.Leader(t)
 		leader.Stop()
@@ -81,12 +82,12 @@ func TestALostQuorumIsToldBeforeTheDeadline(t *testing.T) {
 	const ttl = 2 * time.Second
 	s := startSite(t, 3)
 	l := openLocker(t, ttl, s.Addrs()...)
-	x := holdKey(t, l, "t2")
-	late := lateness(t)
+	x := faulttest.Hold(t, l, "t2")
+	late := faulttest.Lateness(t)
 	s.Cluster[0].Kill()
 	s.Cluster[1].Kill()
 	deadline := x.ValidUntil()
-	done := endOf(t, x, 5*ttl)
+	done := faulttest.Ended(t, x, 5*ttl)
 	if now := x.ValidUntil(); now.After(deadline) {
 		deadline = now // a renewal was under way
 	}
@@ -104,7 +105,7 @@ func TestALostQuorumIsToldBeforeTheDeadline(t *testing.T) {
 	if err := s.Cluster[0].Run(); err != nil {
 		t.Fatal(err)
 	}
-	holdKey(t, l, "t2") // the key of the lost hold goes when its lease does, if not before
+	faulttest.Hold(t, l, "t2") // the key of the lost hold goes when its lease does, if not before
 }
 
 // T3
@@ -114,10 +115,10 @@ func TestALeaseThatAnAdministratorRevokesIsToldInTime(t *testing.T) {
 	s := startSite(t, 1)
 	t.Run("to a holder", func(t *testing.T) {
 		t.Parallel()
-		x := holdKey(t, openLocker(t, ttl, s.Addrs()...), "t3-held")
-		late := lateness(t)
+		x := faulttest.Hold(t, openLocker(t, ttl, s.Addrs()...), "t3-held")
+		late := faulttest.Lateness(t)
 		revoked := s.revoke(t, "t3-held", 0)
-		done := endOf(t, x, 3*ttl)
+		done := faulttest.Ended(t, x, 3*ttl)
 		if took := done.Sub(revoked); took > ttl/3+ttl/6+100*time.Millisecond+late() {
 			t.Errorf("told %v after the revocation, want within a third of the TTL", took)
 		}
@@ -130,25 +131,25 @@ func TestALeaseThatAnAdministratorRevokesIsToldInTime(t *testing.T) {
 	})
 	t.Run("to a waiter, which stands in line again", func(t *testing.T) {
 		t.Parallel()
-		x := holdKey(t, openLocker(t, 30*time.Second, s.Addrs()...), "t3-wait")
+		x := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), "t3-wait")
 		waiter := openLocker(t, ttl, s.Addrs()...)
 		got := make(chan *dlock.Lease, 1)
 		go func() {
 			y, _ := dlock.Acquire(t.Context(), waiter, "t3-wait")
 			got <- y
 		}()
-		until(t, 10*time.Second, "it waits", func() bool { return s.count(t, "t3-wait") == 2 })
-		late := lateness(t)
+		faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.count(t, "t3-wait") == 2 })
+		late := faulttest.Lateness(t)
 		old := s.contenders(t, "t3-wait")[1]
 		s.revoke(t, "t3-wait", 1)
-		until(t, ttl/3+time.Second+late(), "it waits again", func() bool {
+		faulttest.Eventually(t, ttl/3+time.Second+late(), "it waits again", func() bool {
 			keys := s.contenders(t, "t3-wait")
 			return len(keys) == 2 && keys[1].CreateRevision > old.CreateRevision
 		})
 		if err := x.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if y := receive(t, "the lock", got); y == nil || !y.Held() {
+		if y := faulttest.Receive(t, "the lock", got); y == nil || !y.Held() {
 			t.Error("the waiter did not get the lock")
 		}
 	})
@@ -193,7 +194,7 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 			t.Parallel()
 			prefix := "t4 " + name
 			l, w := wiredLocker(t, ttl, s.Addrs()...)
-			x := holdKey(t, l, "held "+name) // keeps the lease alive
+			x := faulttest.Hold(t, l, "held "+name) // keeps the lease alive
 			var stuck, calls sync.WaitGroup
 			var arrived atomic.Int64
 			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
@@ -227,12 +228,12 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 				})
 			}
 			calls.Wait()
-			late := lateness(t)
+			late := faulttest.Lateness(t)
 			stuck.Wait()
 			if n := arrived.Load(); n != keys {
 				t.Errorf("%d transactions were stuck, want %d", n, keys)
 			}
-			until(t, ttl+late(), "all their keys are gone", func() bool {
+			faulttest.Eventually(t, ttl+late(), "all their keys are gone", func() bool {
 				r, err := s.witness.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 				return err == nil && r.Count == 0
 			})
@@ -254,19 +255,19 @@ func TestAnAcquireOnALeaseThatIsNotNewHasTheRightDeadline(t *testing.T) {
 			p := faultproxy.New(t, s.Cluster[0].Addr)
 			l, w := wiredLocker(t, ttl, p.Addr)
 			key := "t5-" + left.String()
-			first := holdKey(t, l, key+"-first", dlock.WithoutRenewal())
+			first := faulttest.Hold(t, l, key+"-first", dlock.WithoutRenewal())
 			w.noKeepAlive.Store(true)
-			until(t, 2*ttl, "little is left of the lease", func() bool { return time.Until(first.ValidUntil()) < left })
+			faulttest.Eventually(t, 2*ttl, "little is left of the lease", func() bool { return time.Until(first.ValidUntil()) < left })
 			w.noKeepAlive.Store(false)
-			x := holdKey(t, l, key, dlock.WithoutRenewal())
+			x := faulttest.Hold(t, l, key, dlock.WithoutRenewal())
 			p.BlackHole()
 			deadline := x.ValidUntil()
 			if left := time.Until(deadline); left < ttl*4/10 {
 				t.Errorf("%v are left of a TTL of %v, want half of it or more", left, ttl)
 			}
 			gone := s.freed(t, key)
-			endOf(t, x, 3*ttl)
-			if at := receive(t, "the deletion of the key", gone); deadline.After(at) {
+			faulttest.Ended(t, x, 3*ttl)
+			if at := faulttest.Receive(t, "the deletion of the key", gone); deadline.After(at) {
 				t.Errorf("held for %v longer than at the server", deadline.Sub(at))
 			}
 		})
@@ -292,7 +293,7 @@ func TestAnAcquireWhoseLeaseIsLostOnTheWayIsRepeatedOnAnother(t *testing.T) {
 	})
 	for name, acquire := range map[string]func(context.Context, driver.Claim) (driver.Grant, error){"Acquire": b.Acquire, "Wait": b.Wait} {
 		revoked.Store(true)
-		c := newClaim("t5-"+name, ttl)
+		c := faulttest.Claim("t5-"+name, ttl)
 		if _, err := b.Acquire(t.Context(), c); err != nil { // so that there is a lease
 			t.Fatal(err)
 		}
@@ -301,7 +302,7 @@ func TestAnAcquireWhoseLeaseIsLostOnTheWayIsRepeatedOnAnother(t *testing.T) {
 		}
 		revoked.Store(false)
 		began := time.Now()
-		c = newClaim("t5-"+name, ttl)
+		c = faulttest.Claim("t5-"+name, ttl)
 		g, err := acquire(t.Context(), c)
 		if err != nil || !revoked.Load() {
 			t.Fatalf("%s = %v, and the lease was revoked: %v; want no error, and true", name, err, revoked.Load())

@@ -1,17 +1,11 @@
 package etcd_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,10 +19,9 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/etcdtest"
-	"github.com/dlock-go/dlock/internal/tether"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // site is an etcd of a test's own, and a witness: a client that shares neither code nor connections with the driver.
@@ -219,186 +212,10 @@ func wiredLocker(t testing.TB, ttl time.Duration, addrs ...string) (dlock.Locker
 // warmUp makes the connection and the lease that the next request needs.
 func warmUp(t testing.TB, l dlock.Locker) {
 	t.Helper()
-	if err := holdKey(t, l, "warm").Unlock(t.Context()); err != nil {
+	if err := faulttest.Hold(t, l, "warm").Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// holdKey acquires a lease that must be had.
-func holdKey(t testing.TB, l dlock.Locker, key string, opts ...dlock.LockOption) *dlock.Lease {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	x, err := dlock.Acquire(ctx, l, key, opts...)
-	if err != nil {
-		t.Fatalf("Acquire(%q): %v", key, err)
-	}
-	return x
-}
-
-// newClaim returns a claim with a token of its own.
-func newClaim(key string, ttl time.Duration) driver.Claim {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:])
-	return driver.Claim{Key: key, Token: hex.EncodeToString(raw[:]), Owner: "a test", TTL: ttl}
-}
-
-// until waits for a condition, and fails the test when it does not come true in time.
-func until(t testing.TB, limit time.Duration, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
-		if cond() {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
-// receive receives what must come.
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s does not come", what)
-		panic("not reached")
-	}
-}
-
-// endOf waits for the end of a hold that must end, and returns when that was.
-func endOf(t testing.TB, x *dlock.Lease, limit time.Duration) time.Time {
-	t.Helper()
-	select {
-	case <-x.Done():
-	case <-time.After(limit):
-		t.Fatalf("%s: not Done within %v", x.Key(), limit)
-	}
-	return time.Now()
-}
-
-// lateness measures how late this machine wakes a goroutine, so that a busy machine is not taken for a slow lock.
-func lateness(t testing.TB) func() time.Duration {
-	var worst atomic.Int64
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		const step = 2 * time.Millisecond
-		for {
-			began := time.Now()
-			select {
-			case <-stop:
-				return
-			case <-time.After(step):
-			}
-			if late := time.Since(began) - step; int64(late) > worst.Load() {
-				worst.Store(int64(late))
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-stopped })
-	return func() time.Duration { return 2 * time.Duration(worst.Load()) }
 }
 
 // marginOf is how long before the end of its TTL a hold is no longer relied on.
 func marginOf(ttl time.Duration) time.Duration { return max(2*time.Millisecond, ttl/100) }
-
-// holderEnv makes this program a holder: the DSN.
-const holderEnv = "DLOCK_TEST_HOLDER"
-
-func init() {
-	if dsn := os.Getenv(holderEnv); dsn != "" {
-		os.Exit(runHolder(dsn, os.Getenv(holderEnv+"_KEY"), os.Getenv(holderEnv+"_TTL")))
-	}
-}
-
-// holder is a process that holds a lock; see runHolder.
-type holder struct {
-	cmd   *exec.Cmd
-	lines chan string
-}
-
-func startHolder(t *testing.T, key string, ttl time.Duration, addrs ...string) *holder {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &holder{cmd: exec.Command(exe), lines: make(chan string, 100)}
-	h.cmd.Env = append(os.Environ(), holderEnv+"="+dsnOf(addrs...), holderEnv+"_KEY="+key, holderEnv+"_TTL="+ttl.String())
-	var complaints bytes.Buffer
-	h.cmd.Stderr = &complaints
-	tether.Tie(h.cmd)
-	out, err := h.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(h.lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			h.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		h.kill()
-		if complaints.Len() > 0 {
-			t.Logf("the holder: %s", complaints.String())
-		}
-	})
-	return h
-}
-
-func (h *holder) signal(s os.Signal) { _ = h.cmd.Process.Signal(s) }
-
-func (h *holder) kill() {
-	_ = h.cmd.Process.Kill()
-	_ = h.cmd.Wait()
-}
-
-// line returns the next line that the holder writes, which must begin with word.
-func (h *holder) line(t *testing.T, word string) string {
-	t.Helper()
-	line := receive(t, word+" from the holder", h.lines)
-	rest, found := strings.CutPrefix(line, word+" ")
-	if !found {
-		t.Fatalf("the holder wrote %q, want %q", line, word)
-	}
-	return rest
-}
-
-// runHolder is what the process of a holder does: it acquires, and when it was stopped for longer than the TTL it tells what it then sees first. It does not
-// sleep: whoever sleeps when the process is stopped wakes together with the timers.
-func runHolder(dsn, key, ttlText string) int {
-	ttl, err := time.ParseDuration(ttlText)
-	if err != nil {
-		return 2
-	}
-	l, err := dlock.Open("etcd", dsn, &dlock.Config{DefaultTTL: ttl})
-	if err != nil {
-		return 2
-	}
-	x, err := dlock.Acquire(context.Background(), l, key)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	last := time.Now()
-	fmt.Println("fence", x.Fence()) // from here on the process may be stopped
-	for {
-		now := time.Now()
-		held := x.Held()
-		if now.Sub(last) > ttl {
-			fmt.Println("held", held)
-			<-x.Done()
-			fmt.Println("done", time.Since(now).Microseconds())
-			fmt.Println("write", x.Fence())
-			return 0
-		}
-		last = now
-	}
-}

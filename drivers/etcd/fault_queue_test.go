@@ -15,6 +15,7 @@ import (
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/etcdtest"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // expiry is how long after its TTL a lease may live on: the server looks for those that are over every half second, and the rest is for a busy machine.
@@ -28,14 +29,14 @@ func acquiring(t *testing.T, s *site, l dlock.Locker, lock string, n int) <-chan
 		x, _ := dlock.Acquire(t.Context(), l, lock)
 		got <- x
 	}()
-	until(t, 20*time.Second, "it waits", func() bool { return s.count(t, lock) == n })
+	faulttest.Eventually(t, 20*time.Second, "it waits", func() bool { return s.count(t, lock) == n })
 	return got
 }
 
 // inTime receives a lease that must come within limit from began.
 func inTime(t *testing.T, what string, got <-chan *dlock.Lease, began time.Time, limit time.Duration, late func() time.Duration) *dlock.Lease {
 	t.Helper()
-	x := receive(t, what, got)
+	x := faulttest.Receive(t, what, got)
 	if took := time.Since(began); took > limit+late() {
 		t.Errorf("%s: it took %v, want at most %v", what, took, limit)
 	}
@@ -49,17 +50,17 @@ func TestTheLockOfAProcessThatDiedGoesOnAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	s := startSite(t, 1)
-	h := startHolder(t, "dead", ttl, s.Addrs()...)
-	fence, err := strconv.ParseUint(h.line(t, "fence"), 10, 64)
+	h := faulttest.StartHolder(t, "etcd", dsnOf(s.Addrs()...), "dead", ttl)
+	fence, err := strconv.ParseUint(h.Line(t, "fence"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := acquiring(t, s, openLocker(t, ttl, s.Addrs()...), "dead", 2)
 	gone := s.freed(t, "dead")
-	late := lateness(t)
-	h.kill()
+	late := faulttest.Lateness(t)
+	h.Kill()
 	x := inTime(t, "the lock", got, time.Now(), ttl+expiry, late)
-	if at := receive(t, "the end of the dead holder's key", gone); x.Fence() <= fence || time.Since(at) > time.Second+late() {
+	if at := faulttest.Receive(t, "the end of the dead holder's key", gone); x.Fence() <= fence || time.Since(at) > time.Second+late() {
 		t.Errorf("fence %d after %d, %v after the key was gone", x.Fence(), fence, time.Since(at))
 	}
 }
@@ -72,12 +73,12 @@ func TestAWaiterThatIsGoneHoldsUpTheQueueForItsTTLAtMost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lock := "waiter-" + name
-			x := holdKey(t, openLocker(t, 30*time.Second, s.Addrs()...), lock)
-			h := startHolder(t, lock, ttl, s.Addrs()...)
-			until(t, 20*time.Second, "the process waits", func() bool { return s.count(t, lock) == 2 })
+			x := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), lock)
+			h := faulttest.StartHolder(t, "etcd", dsnOf(s.Addrs()...), lock, ttl)
+			faulttest.Eventually(t, 20*time.Second, "the process waits", func() bool { return s.count(t, lock) == 2 })
 			got := acquiring(t, s, openLocker(t, ttl, s.Addrs()...), lock, 3)
-			late := lateness(t)
-			h.signal(sig)
+			late := faulttest.Lateness(t)
+			h.Signal(sig)
 			began := time.Now()
 			if err := x.Unlock(t.Context()); err != nil {
 				t.Fatal(err)
@@ -118,9 +119,9 @@ func TestAHandOverThatIsNotHeardOfIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := faultproxy.New(t, s.Cluster[0].Addr)
-			x := holdKey(t, openLocker(t, 30*time.Second, s.Addrs()...), name)
+			x := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), name)
 			got := acquiring(t, s, openLocker(t, 30*time.Second, p.Addr), name, 2)
-			late := lateness(t)
+			late := faulttest.Lateness(t)
 			f(p, func() {
 				if err := x.Unlock(t.Context()); err != nil {
 					t.Error(err)
@@ -137,9 +138,9 @@ func TestAHandOverDuringAnElectionIsNotMissed(t *testing.T) {
 	holder, waiter := openLocker(t, 30*time.Second, s.Addrs()...), openLocker(t, 30*time.Second, s.Addrs()...)
 	for i := range 3 {
 		lock := fmt.Sprint("election-", i)
-		x := holdKey(t, holder, lock)
+		x := faulttest.Hold(t, holder, lock)
 		got := acquiring(t, s, waiter, lock, 2)
-		late := lateness(t)
+		late := faulttest.Lateness(t)
 		leader := s.Leader(t)
 		leader.Kill()
 		began := time.Now()
@@ -163,14 +164,14 @@ func TestAWaiterOutlivesTheLossOfTheQuorum(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 3)
 	leader := s.Leader(t)
-	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), "quorum")
+	x := faulttest.Hold(t, openLocker(t, time.Minute, s.Addrs()...), "quorum")
 	got := acquiring(t, s, openLocker(t, time.Minute, leader.Addr), "quorum", 2)
 	for _, m := range s.Cluster {
 		if m != leader {
 			m.Stop()
 		}
 	}
-	until(t, 20*time.Second, "the leader has noticed that it leads nobody", func() bool {
+	faulttest.Eventually(t, 20*time.Second, "the leader has noticed that it leads nobody", func() bool {
 		status, err := s.witness.Status(t.Context(), leader.Addr)
 		return err == nil && status.Leader == 0
 	})
@@ -182,7 +183,7 @@ func TestAWaiterOutlivesTheLossOfTheQuorum(t *testing.T) {
 		}
 	}
 	s.Leader(t)
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	began := time.Now()
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
@@ -194,14 +195,14 @@ func TestAWaiterKeepsItsPlaceForLongerThanItsTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	s := startSite(t, 1)
-	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), "place")
+	x := faulttest.Hold(t, openLocker(t, time.Minute, s.Addrs()...), "place")
 	got := acquiring(t, s, openLocker(t, ttl, s.Addrs()...), "place", 2)
 	place := s.contenders(t, "place")[1]
 	time.Sleep(ttl + expiry)
 	if now := s.contenders(t, "place"); len(now) != 2 || now[1].CreateRevision != place.CreateRevision {
 		t.Errorf("the queue is %v, want %v as the second", now, place)
 	}
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	began := time.Now()
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
@@ -219,8 +220,8 @@ func TestConnectionsThatBreakDoNotEndAHold(t *testing.T) {
 	s := startSite(t, 1)
 	p := faultproxy.New(t, s.Cluster[0].Addr)
 	l := openLocker(t, ttl, p.Addr)
-	x := holdKey(t, l, "n1")
-	other := holdKey(t, openLocker(t, 30*time.Second, s.Addrs()...), "n1-wait")
+	x := faulttest.Hold(t, l, "n1")
+	other := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), "n1-wait")
 	got := acquiring(t, s, l, "n1-wait", 2)
 	for end := time.Now().Add(ttl + 2*time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		p.CutAll()
@@ -228,7 +229,7 @@ func TestConnectionsThatBreakDoNotEndAHold(t *testing.T) {
 	if !x.Held() || s.count(t, "n1") != 1 {
 		t.Errorf("lost: %v", x.Err())
 	}
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	if err := other.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +251,7 @@ func TestRequestsPerAcquisitionStayFlatAndTheOrderIsKept(t *testing.T) {
 func (s *site) crowd(t *testing.T, n int) float64 {
 	t.Helper()
 	lock := fmt.Sprint("d6-", n)
-	x := holdKey(t, openLocker(t, time.Minute, s.Addrs()...), lock)
+	x := faulttest.Hold(t, openLocker(t, time.Minute, s.Addrs()...), lock)
 	backends, wires := make([]driver.Waiter, n/5), make([]*wire, n/5)
 	for i := range backends {
 		c, w := dialWire(t, s.Addrs()...)
@@ -264,7 +265,7 @@ func (s *site) crowd(t *testing.T, n int) float64 {
 	var order []int
 	var wg sync.WaitGroup
 	for i := range n {
-		b, c := backends[i%len(backends)], newClaim(lock, time.Minute)
+		b, c := backends[i%len(backends)], faulttest.Claim(lock, time.Minute)
 		wg.Go(func() {
 			_, err := b.Wait(ctx, c)
 			mu.Lock()
@@ -277,7 +278,7 @@ func (s *site) crowd(t *testing.T, n int) float64 {
 				t.Errorf("waiter %d: %v", i, err)
 			}
 		})
-		until(t, 20*time.Second, "it is in the queue", func() bool { return s.count(t, lock) == i+2 })
+		faulttest.Eventually(t, 20*time.Second, "it is in the queue", func() bool { return s.count(t, lock) == i+2 })
 	}
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)

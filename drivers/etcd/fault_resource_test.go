@@ -17,6 +17,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // resources are those of this process that a leak shows in.
@@ -66,7 +67,7 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 	before := measure(t)
 	run(cycles)
 	var after resources
-	until(t, 15*time.Second, "goroutines, descriptors and heap are as before", func() bool {
+	faulttest.Eventually(t, 15*time.Second, "goroutines, descriptors and heap are as before", func() bool {
 		after = measure(t)
 		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+cycles*100
 	})
@@ -74,7 +75,7 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 	if n := slow.Load(); n > int64(cycles/100) {
 		t.Errorf("%d of %d cycles were not answered in time", n, cycles)
 	}
-	until(t, 5*time.Second, "the server has no keys", func() bool {
+	faulttest.Eventually(t, 5*time.Second, "the server has no keys", func() bool {
 		r, err := s.witness.Get(t.Context(), "f2-", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && r.Count == 0
 	})
@@ -92,8 +93,8 @@ func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = holdKey(t, l, "f2").Unlock(t.Context())
-			if err := holdKey(t, l, "f2-kept").Extend(t.Context(), 2*time.Second); err != nil {
+			_ = faulttest.Hold(t, l, "f2").Unlock(t.Context())
+			if err := faulttest.Hold(t, l, "f2-kept").Extend(t.Context(), 2*time.Second); err != nil {
 				t.Fatal(err)
 			}
 			if err := l.Close(); err != nil {
@@ -104,7 +105,7 @@ func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
 	run(5)
 	before := measure(t)
 	run(30)
-	until(t, 15*time.Second, "goroutines and descriptors are as before", func() bool {
+	faulttest.Eventually(t, 15*time.Second, "goroutines and descriptors are as before", func() bool {
 		after := measure(t)
 		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4
 	})
@@ -146,13 +147,13 @@ func TestHostileKeysAreKeptApart(t *testing.T) {
 	}
 	waiters, claims := map[string]chan granted{}, map[string]driver.Claim{}
 	for _, key := range keys {
-		c, queued, got := newClaim(key, 50*time.Second), make(chan struct{}, 1), make(chan granted, 1)
+		c, queued, got := faulttest.Claim(key, 50*time.Second), make(chan struct{}, 1), make(chan granted, 1)
 		claims[key], waiters[key] = c, got
 		go func() {
 			g, err := inspector.Wait(driver.WithQueued(t.Context(), func() { queued <- struct{}{} }), c)
 			got <- granted{g, err}
 		}()
-		receive(t, fmt.Sprintf("a place in the queue of %.40q", key), queued)
+		faulttest.Receive(t, fmt.Sprintf("a place in the queue of %.40q", key), queued)
 		info, err := inspector.Inspect(t.Context(), key)
 		if err != nil || info.Key != key || info.Fence != leases[key].Fence() || len(info.Waiters) != 1 {
 			t.Errorf("Inspect(%.40q) = %+v, %v; want the fence %d and one waiter", key, info, err, leases[key].Fence())
@@ -173,7 +174,7 @@ func TestHostileKeysAreKeptApart(t *testing.T) {
 		if err := leases[key].Unlock(t.Context()); err != nil {
 			t.Errorf("Unlock(%.40q): %v", key, err)
 		}
-		if g := receive(t, fmt.Sprintf("the hand-over of %.40q", key), waiters[key]); g.err != nil {
+		if g := faulttest.Receive(t, fmt.Sprintf("the hand-over of %.40q", key), waiters[key]); g.err != nil {
 			t.Fatalf("Wait(%.40q): %v", key, g.err)
 		}
 		if ok, err := b.TryLock(t.Context(), key); ok || err != nil {

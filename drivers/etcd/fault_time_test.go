@@ -19,6 +19,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/internal/etcdtest"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // C1
@@ -37,7 +38,7 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 			t.Errorf("TryAcquire = %v, %v; want an error, or a hold that is not over", ok, err)
 		}
 		if !ok {
-			until(t, 10*time.Second, "the key is gone", func() bool { return s.count(t, "c1") == 0 })
+			faulttest.Eventually(t, 10*time.Second, "the key is gone", func() bool { return s.count(t, "c1") == 0 })
 		}
 	})
 	t.Run("Lock", func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 		case <-time.After(2 * ttl):
 		}
 		s.Cluster[0].Continue()
-		x := receive(t, "the lease", leases)
+		x := faulttest.Receive(t, "the lease", leases)
 		if x == nil {
 			t.Fatal("Acquire failed after the server went on")
 		}
@@ -87,30 +88,30 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	const ttl = time.Second
 	s := startSite(t, 1)
 	var store fencedStore
-	h := startHolder(t, "c2", ttl, s.Addrs()...)
-	fence, err := strconv.ParseUint(h.line(t, "fence"), 10, 64)
+	h := faulttest.StartHolder(t, "etcd", dsnOf(s.Addrs()...), "c2", ttl)
+	fence, err := strconv.ParseUint(h.Line(t, "fence"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !store.write(fence) {
 		t.Fatal("the first write was refused")
 	}
-	h.signal(syscall.SIGSTOP)
+	h.Signal(syscall.SIGSTOP)
 	stopped := time.Now()
-	x := holdKey(t, openLocker(t, 30*time.Second, s.Addrs()...), "c2")
+	x := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), "c2")
 	if !store.write(x.Fence()) {
 		t.Errorf("the next holder's fence %d was refused after %d", x.Fence(), fence)
 	}
-	until(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
-	late := lateness(t)
-	h.signal(syscall.SIGCONT)
-	if held := h.line(t, "held"); held != "false" {
+	faulttest.Eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
+	late := faulttest.Lateness(t)
+	h.Signal(syscall.SIGCONT)
+	if held := h.Line(t, "held"); held != "false" {
 		t.Errorf("the first Held() after the pause is %s, want false", held)
 	}
-	if us, err := strconv.Atoi(h.line(t, "done")); err != nil || time.Duration(us)*time.Microsecond > 50*time.Millisecond+late() {
+	if us, err := strconv.Atoi(h.Line(t, "done")); err != nil || time.Duration(us)*time.Microsecond > 50*time.Millisecond+late() {
 		t.Errorf("Done %d µs after waking (%v), want at most 50 ms", us, err)
 	}
-	if fence, err := strconv.ParseUint(h.line(t, "write"), 10, 64); err != nil || store.write(fence) {
+	if fence, err := strconv.ParseUint(h.Line(t, "write"), 10, 64); err != nil || store.write(fence) {
 		t.Errorf("the late write with fence %d was accepted after %d (%v)", fence, x.Fence(), err)
 	}
 	if !x.Held() {
@@ -122,7 +123,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
-	late := lateness(t)
+	late := faulttest.Lateness(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var ours, sessions []time.Duration // how long after the key was gone
@@ -133,7 +134,7 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 		for i := range run.times {
 			key := fmt.Sprintf("c3-%v-%d", run.ttl, i)
 			p := faultproxy.New(t, s.Cluster[0].Addr)
-			x := holdKey(t, openLocker(t, run.ttl, p.Addr), key)
+			x := faulttest.Hold(t, openLocker(t, run.ttl, p.Addr), key)
 			phase := rand.N(min(2*run.ttl, 5*time.Second))
 			wg.Go(func() {
 				after := lossInTime(t, s, p, x, run.ttl, phase, late)
@@ -221,8 +222,8 @@ func sessionLoss(t *testing.T, s *site, key string, phase time.Duration) time.Du
 		<-session.Done()
 		done <- time.Now()
 	}()
-	freed := receive(t, "the end of the session's key", gone)
-	return receive(t, "the session's Done", done).Sub(freed)
+	freed := faulttest.Receive(t, "the end of the session's key", gone)
+	return faulttest.Receive(t, "the session's Done", done).Sub(freed)
 }
 
 // C4
@@ -232,7 +233,7 @@ func TestTheDeadlineCountsFromTheSendingOfARenewal(t *testing.T) {
 	s := startSite(t, 1)
 	p := faultproxy.New(t, s.Cluster[0].Addr)
 	l := openLocker(t, ttl, p.Addr)
-	x := holdKey(t, l, "c4", dlock.WithoutRenewal())
+	x := faulttest.Hold(t, l, "c4", dlock.WithoutRenewal())
 	if err := x.Extend(t.Context(), ttl); err != nil { // opens whatever a renewal needs
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func TestTheDeadlineCountsFromTheSendingOfARenewal(t *testing.T) {
 		t.Errorf("held until %v after the sending, want %v", d, ttl-marginOf(ttl))
 	}
 	p.BlackHole()
-	if at := receive(t, "the deletion of the key", gone); until.After(at) {
+	if at := faulttest.Receive(t, "the deletion of the key", gone); until.After(at) {
 		t.Errorf("held for %v longer than at the server", until.Sub(at))
 	}
 }
@@ -289,7 +290,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 		l := openLocker(t, time.Minute, s.Addrs()...)
 		const ttl = 1500*time.Millisecond + 1
 		before := time.Now()
-		x := holdKey(t, l, "c5-odd", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		x := faulttest.Hold(t, l, "c5-odd", dlock.WithTTL(ttl), dlock.WithoutRenewal())
 		if d := x.ValidUntil().Sub(before); d < ttl-marginOf(ttl) || d > 2*time.Second {
 			t.Errorf("valid for %v, want from %v to 2s", d, ttl-marginOf(ttl))
 		}
@@ -300,7 +301,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 // is no less than what it was asked for.
 func (s *site) roundedUp(t *testing.T, b driver.Backend, ttl time.Duration) {
 	t.Helper()
-	c := newClaim("c5-"+ttl.String(), ttl)
+	c := faulttest.Claim("c5-"+ttl.String(), ttl)
 	g, err := b.Acquire(t.Context(), c)
 	if err != nil {
 		if n := s.count(t, c.Key); n > 0 || errors.Is(err, driver.ErrHeld) {

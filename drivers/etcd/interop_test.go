@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // newSession is a session of the concurrency package, as etcdctl lock makes one.
@@ -43,14 +44,14 @@ func TestAMutexOfTheConcurrencyPackageKeepsDlockOut(t *testing.T) {
 		x, _ := dlock.Acquire(t.Context(), l, "lock")
 		got <- x
 	}()
-	until(t, 10*time.Second, "dlock waits behind the mutex", func() bool { return s.count(t, "app/lock") == 2 })
+	faulttest.Eventually(t, 10*time.Second, "dlock waits behind the mutex", func() bool { return s.count(t, "app/lock") == 2 })
 	if first := s.contenders(t, "app/lock")[0]; string(first.Key) != m.Key() {
 		t.Fatalf("the first is %q, want the mutex' key %q", first.Key, m.Key())
 	}
 	if err := m.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	x := receive(t, "the lock", got)
+	x := faulttest.Receive(t, "the lock", got)
 	if x == nil || !x.Held() || x.Fence()/256 <= uint64(m.Header().Revision) {
 		t.Fatalf("got %v after the mutex, want a hold with a greater fence than revision %d", x, m.Header().Revision)
 	}
@@ -59,18 +60,18 @@ func TestAMutexOfTheConcurrencyPackageKeepsDlockOut(t *testing.T) {
 func TestDlockKeepsAMutexOfTheConcurrencyPackageOut(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
-	x := holdKey(t, namespaced(t, s), "lock")
+	x := faulttest.Hold(t, namespaced(t, s), "lock")
 	m := concurrency.NewMutex(newSession(t, s), "app/lock")
 	if err := m.TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
 		t.Fatalf("the mutex' TryLock = %v, want ErrLocked", err)
 	}
 	locked := make(chan error, 1)
 	go func() { locked <- m.Lock(t.Context()) }()
-	until(t, 10*time.Second, "the mutex waits behind dlock", func() bool { return s.count(t, "app/lock") == 2 })
+	faulttest.Eventually(t, 10*time.Second, "the mutex waits behind dlock", func() bool { return s.count(t, "app/lock") == 2 })
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := receive(t, "the mutex' Lock", locked); err != nil {
+	if err := faulttest.Receive(t, "the mutex' Lock", locked); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.witness.Txn(t.Context()).If(m.IsOwner()).Commit()
@@ -122,7 +123,7 @@ func TestEtcdctlLockAndDlockTakeTurns(t *testing.T) {
 	if _, err := s.witness.Delete(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
-	x := holdKey(t, l, "lock")
+	x := faulttest.Hold(t, l, "lock")
 	if err := unlock(); err != nil {
 		t.Error(err)
 	}
@@ -133,7 +134,7 @@ func TestEtcdctlLockAndDlockTakeTurns(t *testing.T) {
 	if _, err := s.witness.Delete(t.Context(), "lock/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	endOf(t, x, 10*time.Second)
+	faulttest.Ended(t, x, 10*time.Second)
 	if err := x.Unlock(t.Context()); !errors.Is(err, dlock.ErrOwnershipLost) {
 		t.Errorf("Unlock = %v, want ErrOwnershipLost", err)
 	}
@@ -194,7 +195,7 @@ func TestADeadSessionLetsDlockIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	session.Orphan() // as if its process had died
-	x := holdKey(t, openLocker(t, 10*time.Second, s.Addrs()...), "lock")
+	x := faulttest.Hold(t, openLocker(t, 10*time.Second, s.Addrs()...), "lock")
 	if n := s.count(t, "lock"); !x.Held() || n != 1 {
 		t.Errorf("held %v, and the server has %d keys; want true and 1", x.Held(), n)
 	}

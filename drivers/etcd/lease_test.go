@@ -18,6 +18,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
 	"github.com/dlock-go/dlock/internal/etcdtest"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 func TestALockIsOneTransactionAndAnUnlockOneDelete(t *testing.T) {
@@ -143,7 +144,7 @@ func TestALockThatIsHeldHasNoGoroutine(t *testing.T) {
 	holdMany(t, client, "one", 1, time.Minute)
 	before := runtime.NumGoroutine()
 	holdMany(t, client, "many", 500, time.Minute)
-	eventually(t, 10*time.Second, "there are hardly more goroutines with 500 locks held than with one", func() bool { return runtime.NumGoroutine() < before+20 })
+	faulttest.Eventually(t, 10*time.Second, "there are hardly more goroutines with 500 locks held than with one", func() bool { return runtime.NumGoroutine() < before+20 })
 }
 
 func TestAHoldThatNobodyRenewsEndsAlthoughItsLeaseLivesOn(t *testing.T) {
@@ -153,7 +154,7 @@ func TestAHoldThatNobodyRenewsEndsAlthoughItsLeaseLivesOn(t *testing.T) {
 	forgotten, kept := claimBy(1, "forgotten", 2*time.Second), claimBy(2, "kept", 2*time.Second)
 	g := acquired(t, b, forgotten)
 	acquired(t, b, kept)
-	eventually(t, 10*time.Second, "the hold that nobody renews ends", func() bool {
+	faulttest.Eventually(t, 10*time.Second, "the hold that nobody renews ends", func() bool {
 		if _, err := b.Renew(bounded(t), kept); err != nil {
 			t.Fatalf("Renew = %v", err)
 		}
@@ -298,7 +299,7 @@ func TestAKeyOnALeaseThatNobodyKnowsIsDeleted(t *testing.T) {
 	if r := b.RenewBatch(bounded(t), []driver.Claim{c}); r[0].Err != nil {
 		t.Fatalf("RenewBatch = %v", r[0].Err)
 	}
-	eventually(t, 5*time.Second, "the key that nobody knows is deleted", func() bool {
+	faulttest.Eventually(t, 5*time.Second, "the key that nobody knows is deleted", func() bool {
 		resp, err := admin.Get(bounded(t), stray)
 		return err == nil && len(resp.Kvs) == 0
 	})
@@ -322,7 +323,7 @@ func TestALeaseThatNobodyUsesIsRevoked(t *testing.T) {
 	if _, leases := etcddriver.Entries(b); leases != 1 {
 		t.Errorf("%d leases after a release, want one at hand", leases)
 	}
-	eventually(t, 7*time.Second, "the lease is gone, before it ends by itself", func() bool {
+	faulttest.Eventually(t, 7*time.Second, "the lease is gone, before it ends by itself", func() bool {
 		resp, err := admin.Leases(bounded(t))
 		entries, leases := etcddriver.Entries(b)
 		return err == nil && len(resp.Leases) == 0 && entries == 0 && leases == 0

@@ -68,16 +68,6 @@ func queued(t testing.TB, b driver.Backend, c driver.Claim) <-chan error {
 	return done
 }
 
-// eventually waits for something that has to become true.
-func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
 // traffic is what a client sends, by method. A request can be tampered with before it is sent, and its answer before it is told.
 type traffic struct {
 	mu     sync.Mutex

@@ -14,6 +14,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // A1
@@ -37,9 +38,9 @@ func TestAnAcquireWhoseReplyIsCutOffIsNeverHeldByAnother(t *testing.T) {
 		p := faultproxy.New(t, s.Addr)
 		l := locker(t, p.Addr, 30*time.Second)
 		warm(t, l)
-		hold(t, l, "a1-lock").Unlock(t.Context()) //nolint:errcheck // opens the subscription
+		faulttest.Hold(t, l, "a1-lock").Unlock(t.Context()) //nolint:errcheck // opens the subscription
 		p.Set(faultproxy.Rules{CutAtReply: 1})
-		if x := hold(t, l, "a1-lock"); !x.Held() {
+		if x := faulttest.Hold(t, l, "a1-lock"); !x.Held() {
 			t.Error("the lease is not held")
 		}
 	})
@@ -47,7 +48,7 @@ func TestAnAcquireWhoseReplyIsCutOffIsNeverHeldByAnother(t *testing.T) {
 		p := faultproxy.New(t, s.Addr)
 		b := backend(t, p.Addr)
 		release(t, b, claimed(t, b, "warm"))
-		c := claim("a1-backend", 30*time.Second)
+		c := faulttest.Claim("a1-backend", 30*time.Second)
 		p.Set(faultproxy.Rules{CutAtReply: 1})
 		_, err := b.Acquire(t.Context(), c)
 		if err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrPermanent) {
@@ -73,14 +74,14 @@ func TestAnAcquireWhoseReplyIsCutOffIsNeverHeldByAnother(t *testing.T) {
 			t.Fatal("the acquire was not applied")
 		}
 		p.Heal()
-		eventually(t, time.Second, "the key is gone", func() bool { return s.value(t, "a1-down") == "" })
+		faulttest.Eventually(t, time.Second, "the key is gone", func() bool { return s.value(t, "a1-down") == "" })
 	})
 }
 
 // claimed acquires key for half a minute.
 func claimed(t testing.TB, b driver.Backend, key string) driver.Claim {
 	t.Helper()
-	c := claim(key, 30*time.Second)
+	c := faulttest.Claim(key, 30*time.Second)
 	acquire(t, b, c)
 	return c
 }
@@ -116,7 +117,7 @@ func TestAnAcquireWhoseReplyTimesOutIsAnErrorAndIsCleanedUp(t *testing.T) {
 				t.Fatal("the acquire was not applied, or its release already was")
 			}
 			p.Heal()
-			eventually(t, time.Second, "the key is released in the background", func() bool { return s.value(t, key) == "" })
+			faulttest.Eventually(t, time.Second, "the key is released in the background", func() bool { return s.value(t, key) == "" })
 		})
 	}
 }
@@ -146,22 +147,22 @@ func TestARepeatedReleaseDoesNotTouchTheNextHolder(t *testing.T) {
 	t.Run("Unlock", func(t *testing.T) {
 		p := faultproxy.New(t, s.Addr)
 		l := locker(t, p.Addr, 30*time.Second)
-		x := hold(t, l, "a3")
+		x := faulttest.Hold(t, l, "a3")
 		m := s.monitor(t)
 		// The release is applied, its reply is lost, and what follows waits in the network.
 		p.Set(faultproxy.Rules{HoldDown: true})
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- x.Unlock(context.Background()) }()
-		eventually(t, 5*time.Second, "the release is applied", func() bool { return s.value(t, "a3") == "" })
+		faulttest.Eventually(t, 5*time.Second, "the release is applied", func() bool { return s.value(t, "a3") == "" })
 		claimed(t, b, "a3")
 		before := s.value(t, "a3")
 		p.Set(faultproxy.Rules{DropDown: true})
 		p.CutAll()
 		p.Heal()
-		if err := soon(t, "Unlock", unlocked); errors.Is(err, dlock.ErrOwnershipLost) {
+		if err := faulttest.Receive(t, "Unlock", unlocked); errors.Is(err, dlock.ErrOwnershipLost) {
 			t.Errorf("Unlock = %v: a release that was repeated cannot know that", err)
 		}
-		eventually(t, 5*time.Second, "the release is repeated", func() bool { return m.count("lua", `"LREM"`, companion("a3", "q")) > 0 })
+		faulttest.Eventually(t, 5*time.Second, "the release is repeated", func() bool { return m.count("lua", `"LREM"`, companion("a3", "q")) > 0 })
 		if now := s.value(t, "a3"); now != before {
 			t.Errorf("the next holder's value was %q, is %q", before, now)
 		}
@@ -175,13 +176,13 @@ func TestARenewalWhoseReplyIsLostNeitherEndsNorExtendsTheHold(t *testing.T) {
 	const ttl = 1500 * time.Millisecond
 	begin := func(t *testing.T, key string) (*faultproxy.Proxy, *dlock.Lease, time.Time) {
 		p := faultproxy.New(t, s.Addr)
-		x := hold(t, locker(t, p.Addr, ttl), key)
+		x := faulttest.Hold(t, locker(t, p.Addr, ttl), key)
 		until := x.ValidUntil()
-		eventually(t, ttl, "a first renewal has made its connection", func() bool { return x.ValidUntil().After(until) })
+		faulttest.Eventually(t, ttl, "a first renewal has made its connection", func() bool { return x.ValidUntil().After(until) })
 		until = x.ValidUntil()
 		p.Set(faultproxy.Rules{DropDown: true})
 		lowest := s.pttl(t, key)
-		eventually(t, ttl, "a renewal is applied", func() bool {
+		faulttest.Eventually(t, ttl, "a renewal is applied", func() bool {
 			now := s.pttl(t, key)
 			lowest = min(lowest, now)
 			return now > lowest+50*time.Millisecond
@@ -193,9 +194,9 @@ func TestARenewalWhoseReplyIsLostNeitherEndsNorExtendsTheHold(t *testing.T) {
 	}
 	t.Run("no answer until the end", func(t *testing.T) {
 		t.Parallel()
-		late := lag(t)
+		late := faulttest.Lateness(t)
 		_, x, until := begin(t, "a4-end")
-		now := ended(t, x, 5*ttl)
+		now := faulttest.Ended(t, x, 5*ttl)
 		if now.Before(until) || now.After(until.Add(10*time.Millisecond+late())) {
 			t.Errorf("Done %v after ValidUntil, want at it", now.Sub(until))
 		}
@@ -207,7 +208,7 @@ func TestARenewalWhoseReplyIsLostNeitherEndsNorExtendsTheHold(t *testing.T) {
 		t.Parallel()
 		p, x, until := begin(t, "a4-heal")
 		p.Heal()
-		eventually(t, 2*ttl, "the hold outlives its first TTL", func() bool { return time.Now().After(until) })
+		faulttest.Eventually(t, 2*ttl, "the hold outlives its first TTL", func() bool { return time.Now().After(until) })
 		if !x.Held() {
 			t.Errorf("lost: %v", x.Err())
 		}
@@ -220,7 +221,7 @@ func TestARenewalThatComesTooLateHasNoEffect(t *testing.T) {
 	s := startServer(t)
 	p := faultproxy.New(t, s.Addr)
 	slow, direct := backend(t, p.Addr), backend(t, s.Addr)
-	ca := claim("a5", time.Minute)
+	ca := faulttest.Claim("a5", time.Minute)
 	acquire(t, slow, ca)
 	p.Set(faultproxy.Rules{HoldUp: true})
 	renewed := make(chan error, 1)
@@ -228,13 +229,13 @@ func TestARenewalThatComesTooLateHasNoEffect(t *testing.T) {
 		_, err := slow.Renew(context.Background(), ca)
 		renewed <- err
 	}()
-	eventually(t, 5*time.Second, "the renewal has a connection of its own", func() bool { return p.Open() >= 2 })
+	faulttest.Eventually(t, 5*time.Second, "the renewal has a connection of its own", func() bool { return p.Open() >= 2 })
 	release(t, direct, ca)
-	cb := claim("a5", 10*time.Second)
+	cb := faulttest.Claim("a5", 10*time.Second)
 	acquire(t, direct, cb)
 	before := s.value(t, "a5")
 	p.Heal()
-	if err := soon(t, "Renew", renewed); !errors.Is(err, driver.ErrNotOwner) {
+	if err := faulttest.Receive(t, "Renew", renewed); !errors.Is(err, driver.ErrNotOwner) {
 		t.Errorf("Renew = %v, want ErrNotOwner", err)
 	}
 	if now := s.value(t, "a5"); now != before {
@@ -252,13 +253,13 @@ func TestACancelledAcquireReturnsAtOnceAndLeavesNothing(t *testing.T) {
 	p := faultproxy.New(t, s.Addr)
 	l := locker(t, p.Addr, 30*time.Second)
 	warm(t, l)
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	keys := map[string]bool{}
 	for i := range 200 {
 		p.Set(faultproxy.Rules{DelayUp: rand.N(time.Millisecond), DelayDown: rand.N(time.Millisecond)})
 		key := fmt.Sprint("b1-", i)
 		keys[key] = true
-		cancelledAcquire(t, l, key, rand.N(4*time.Millisecond), i%2 == 0, late)
+		faulttest.CancelAcquire(t, l, key, rand.N(4*time.Millisecond), i%2 == 0, late)
 	}
 	p.Heal()
 	allGone(t, s, keys, late)
@@ -280,13 +281,13 @@ func TestACancelledAcquireLeavesNothingWhenTheNetworkHeals(t *testing.T) {
 			p := faultproxy.New(t, s.Addr)
 			l := locker(t, p.Addr, 30*time.Second)
 			warm(t, l)
-			late := lag(t)
+			late := faulttest.Lateness(t)
 			keys := map[string]bool{}
 			p.Set(fault)
 			for i := range 6 {
 				key := fmt.Sprint("b1-", i)
 				keys[key] = true
-				cancelledAcquire(t, l, key, 5*time.Millisecond+rand.N(50*time.Millisecond), i%2 == 0, late)
+				faulttest.CancelAcquire(t, l, key, 5*time.Millisecond+rand.N(50*time.Millisecond), i%2 == 0, late)
 			}
 			p.Heal()
 			allGone(t, s, keys, late)
@@ -300,7 +301,7 @@ func TestManyCancelledAcquiresDoNotBarTheWayForTheirCleanUp(t *testing.T) {
 	s := startServer(t)
 	p := faultproxy.New(t, s.Addr)
 	l := locker(t, p.Addr, 30*time.Second)
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	all := func(prefix string, f func(key string)) map[string]bool {
 		var wg sync.WaitGroup
 		keys := map[string]bool{}
@@ -313,49 +314,21 @@ func TestManyCancelledAcquiresDoNotBarTheWayForTheirCleanUp(t *testing.T) {
 		return keys
 	}
 	p.Set(faultproxy.Rules{DelayDown: 5 * time.Millisecond}) // so that several connections are made
-	all("warm-", func(key string) { _ = hold(t, l, key).Unlock(t.Context()) })
+	all("warm-", func(key string) { _ = faulttest.Hold(t, l, key).Unlock(t.Context()) })
 	p.Set(faultproxy.Rules{DropDown: true})
-	keys := all("b1-", func(key string) { cancelledAcquire(t, l, key, 20*time.Millisecond, true, late) })
+	keys := all("b1-", func(key string) { faulttest.CancelAcquire(t, l, key, 20*time.Millisecond, true, late) })
 	p.Heal()
 	allGone(t, s, keys, late)
-	x := hold(t, l, "b1-after")
+	x := faulttest.Hold(t, l, "b1-after")
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-// cancelledAcquire cancels an acquire after a while. If it was had before that, it is given back.
-func cancelledAcquire(t *testing.T, l dlock.Locker, key string, after time.Duration, try bool, late func() time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancelled := make(chan time.Time, 1)
-	time.AfterFunc(after, func() {
-		cancelled <- time.Now()
-		cancel()
-	})
-	var x *dlock.Lease
-	var err error
-	if try {
-		x, _, err = dlock.TryAcquire(ctx, l, key)
-	} else {
-		x, err = dlock.Acquire(ctx, l, key)
-	}
-	returned := time.Now()
-	if took := returned.Sub(<-cancelled); took > 100*time.Millisecond+late() {
-		t.Errorf("returned %v after the cancel, want within 100ms", took)
-	}
-	switch {
-	case x != nil:
-		_ = x.Unlock(t.Context())
-	case !errors.Is(err, context.Canceled):
-		t.Errorf("%s: the error is %v, want that of the context", key, err)
 	}
 }
 
 func allGone(t *testing.T, s *server, keys map[string]bool, late func() time.Duration) {
 	t.Helper()
 	var left int
-	eventually(t, time.Second+late(), "all keys are gone, and nobody waits", func() bool {
+	faulttest.Eventually(t, time.Second+late(), "all keys are gone, and nobody waits", func() bool {
 		left = 0
 		for key := range keys {
 			if s.value(t, key) != "" || s.waiting(t, key) > 0 {
@@ -374,7 +347,7 @@ func TestAContextThatIsDoneSendsNothing(t *testing.T) {
 	b := backend(t, s.addr)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := claim("b2", time.Second)
+	c := faulttest.Claim("b2", time.Second)
 	_, errTry := l.TryLock(ctx, "b2")
 	_, errAcquire := b.Acquire(ctx, c)
 	_, errWait := b.Wait(ctx, c)
@@ -407,7 +380,7 @@ func TestCancellingTheContextOfAnAcquireDoesNotEndTheHold(t *testing.T) {
 	}
 	first := x.ValidUntil()
 	cancel()
-	eventually(t, 5*time.Second, "renewals move the deadline by two TTLs", func() bool { return x.ValidUntil().After(first.Add(2 * ttl)) })
+	faulttest.Eventually(t, 5*time.Second, "renewals move the deadline by two TTLs", func() bool { return x.ValidUntil().After(first.Add(2 * ttl)) })
 	if !x.Held() || s.value(t, "b3") == "" {
 		t.Errorf("held %v, the server has %q", x.Held(), s.value(t, "b3"))
 	}
@@ -418,7 +391,7 @@ func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	l := locker(t, s.Addr, 30*time.Second)
-	x := hold(t, l, "b4")
+	x := faulttest.Hold(t, l, "b4")
 	m := s.monitor(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -428,8 +401,8 @@ func TestUnlockWithACancelledContextIsStillSent(t *testing.T) {
 	if x.Held() {
 		t.Error("held after Unlock")
 	}
-	eventually(t, time.Second, "the key is gone", func() bool { return s.value(t, "b4") == "" })
-	eventually(t, time.Second, "the witness has seen the release", func() bool { return m.count("lua", `"DEL" "b4"`) == 1 })
+	faulttest.Eventually(t, time.Second, "the key is gone", func() bool { return s.value(t, "b4") == "" })
+	faulttest.Eventually(t, time.Second, "the witness has seen the release", func() bool { return m.count("lua", `"DEL" "b4"`) == 1 })
 }
 
 // B5
@@ -437,30 +410,30 @@ func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	holder, first, second := locker(t, s.Addr, 30*time.Second), locker(t, s.Addr, 30*time.Second), locker(t, s.Addr, 30*time.Second)
-	x := hold(t, holder, "b5")
+	x := faulttest.Hold(t, holder, "b5")
 	ctx, cancel := context.WithCancel(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- first.Lock(ctx, "b5") }()
-	eventually(t, 5*time.Second, "the first waits", func() bool { return s.waiting(t, "b5") == 1 })
+	faulttest.Eventually(t, 5*time.Second, "the first waits", func() bool { return s.waiting(t, "b5") == 1 })
 	next := make(chan *dlock.Lease, 1)
 	go func() {
 		y, _ := dlock.Acquire(t.Context(), second, "b5")
 		next <- y
 	}()
-	eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "b5") == 2 })
+	faulttest.Eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "b5") == 2 })
 	cancel()
-	if err := soon(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
+	if err := faulttest.Receive(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
 		t.Errorf("Lock = %v, want ErrNotAcquired and context.Canceled", err)
 	}
-	eventually(t, time.Second, "one is left in the queue, and known to wait", func() bool {
+	faulttest.Eventually(t, time.Second, "one is left in the queue, and known to wait", func() bool {
 		return s.waiting(t, "b5") == 1 && s.do(t, "hlen", companion("b5", "w")) == int64(1)
 	})
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	began := time.Now()
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	y := soon(t, "Acquire", next)
+	y := faulttest.Receive(t, "Acquire", next)
 	if took := time.Since(began); y == nil || took > 100*time.Millisecond+late() {
 		t.Errorf("the second had %v after %v, want it at once", y, took)
 	}
@@ -475,16 +448,16 @@ func TestACallUnderWayAtCloseIsToldOfIt(t *testing.T) {
 	s := startServer(t)
 	p := faultproxy.New(t, s.Addr)
 	b := backend(t, p.Addr)
-	acquire(t, b, claim("b6-warm", time.Second))
+	acquire(t, b, faulttest.Claim("b6-warm", time.Second))
 	p.BlackHole()
 	answer := make(chan error, 1)
 	go func() {
-		_, err := b.Acquire(context.Background(), claim("b6", time.Second))
+		_, err := b.Acquire(context.Background(), faulttest.Claim("b6", time.Second))
 		answer <- err
 	}()
-	eventually(t, 5*time.Second, "the request is sent", func() bool { return p.Dropped() > 0 })
+	faulttest.Eventually(t, 5*time.Second, "the request is sent", func() bool { return p.Dropped() > 0 })
 	_ = b.Close()
-	err := soon(t, "the answer", answer)
+	err := faulttest.Receive(t, "the answer", answer)
 	if err == nil || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the backend is closed") {
 		t.Errorf("the call under way returned %v, want that the backend is closed", err)
 	}
@@ -508,14 +481,14 @@ func TestCloseEndsEverythingAndNothingIsSentAfterwards(t *testing.T) {
 			p := faultproxy.New(t, s.Addr)
 			l := locker(t, p.Addr, ttl)
 			claimed(t, backend(t, s.Addr), "busy")
-			x, unlocking := hold(t, l, "held"), hold(t, l, "unlocking")
-			late := lag(t)
+			x, unlocking := faulttest.Hold(t, l, "held"), faulttest.Hold(t, l, "unlocking")
+			late := faulttest.Lateness(t)
 
 			var calls sync.WaitGroup
 			results := make(chan error, 10)
 			start := func(f func() error) { calls.Go(func() { results <- f() }) }
 			start(func() error { return l.Lock(context.Background(), "busy") })
-			eventually(t, 5*time.Second, "Lock waits", func() bool { return s.waiting(t, "busy") == 1 })
+			faulttest.Eventually(t, 5*time.Second, "Lock waits", func() bool { return s.waiting(t, "busy") == 1 })
 			p.Set(fault)
 			start(func() error {
 				ok, err := l.TryLock(context.Background(), "flying")

@@ -20,6 +20,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // queued starts a Wait and sees it in the queue.
@@ -27,7 +28,7 @@ func queued(t *testing.T, s *server, b driver.Waiter, c driver.Claim) <-chan gra
 	t.Helper()
 	before := s.waiting(t, c.Key)
 	ch := wait(t.Context(), b, c)
-	eventually(t, 10*time.Second, "one more waits", func() bool { return s.waiting(t, c.Key) == before+1 })
+	faulttest.Eventually(t, 10*time.Second, "one more waits", func() bool { return s.waiting(t, c.Key) == before+1 })
 	return ch
 }
 
@@ -40,7 +41,7 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 	begin := func(t *testing.T, key string) (*faultproxy.Proxy, driver.Claim, driver.Claim, <-chan granted) {
 		p := faultproxy.New(t, s.Addr)
 		b := backend(t, p.Addr)
-		ca, cb := claim(key, time.Minute), claim(key, ttl)
+		ca, cb := faulttest.Claim(key, time.Minute), faulttest.Claim(key, ttl)
 		acquire(t, holder, ca)
 		return p, ca, cb, queued(t, s, b, cb)
 	}
@@ -66,11 +67,11 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 		id, _, _ := strings.Cut(subscribed(), " ")
 		p.Set(faultproxy.Rules{DropDown: true})
 		release(t, holder, ca)
-		eventually(t, time.Second, "the lock is handed over", func() bool { return strings.Contains(s.value(t, ca.Key), cb.Token) })
-		eventually(t, time.Second, "the message is lost", func() bool { return p.Dropped() > 0 })
+		faulttest.Eventually(t, time.Second, "the lock is handed over", func() bool { return strings.Contains(s.value(t, ca.Key), cb.Token) })
+		faulttest.Eventually(t, time.Second, "the message is lost", func() bool { return p.Dropped() > 0 })
 		p.Heal()
 		within(t, 2*time.Second+200*time.Millisecond, "the lock, by the next re-assertion", got)
-		eventually(t, 2*time.Second, "the subscription is made anew", func() bool {
+		faulttest.Eventually(t, 2*time.Second, "the subscription is made anew", func() bool {
 			now := subscribed()
 			return now != "" && !strings.Contains(now, id+" ")
 		})
@@ -84,19 +85,19 @@ func TestAHandOverThatOvertakesTheReplyIsNotMissed(t *testing.T) {
 	s := startServer(t)
 	other := backend(t, s.Addr)
 	b, requests, _ := routed(t, s)
-	free := claim("d5-free", time.Minute)
+	free := faulttest.Claim("d5-free", time.Minute)
 	within(t, 5*time.Second, "a free lock", wait(t.Context(), b, free)) // opens the subscription
 	release(t, b, free)
-	c0, cw := claim("d5", time.Minute), claim("d5", time.Minute)
+	c0, cw := faulttest.Claim("d5", time.Minute), faulttest.Claim("d5", time.Minute)
 	acquire(t, other, c0)
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	requests.Set(faultproxy.Rules{HoldDown: true})
 	got := queued(t, s, b, cw)
 	received := func() string {
 		return s.do(t, "client", "list", "type", "pubsub").(string)
 	}
 	release(t, other, c0)
-	eventually(t, 5*time.Second, "the message has left the server", func() bool { return strings.Contains(received(), "omem=0 ") })
+	faulttest.Eventually(t, 5*time.Second, "the message has left the server", func() bool { return strings.Contains(received(), "omem=0 ") })
 	requests.Heal()
 	began := time.Now()
 	g := within(t, 5*time.Second, "the lock", got)
@@ -128,11 +129,11 @@ func crowd(t *testing.T, s *server, n int) float64 {
 		backends[i] = backend(t, s.Addr, "pool_size=2")
 	}
 	holder := backend(t, s.Addr)
-	first := claim(key, time.Minute)
+	first := faulttest.Claim(key, time.Minute)
 	acquire(t, holder, first)
 	// The first wait of a client opens its subscription, which costs it one request more.
 	for _, b := range backends {
-		c := claim("d6-warm", time.Minute)
+		c := faulttest.Claim("d6-warm", time.Minute)
 		within(t, 5*time.Second, "a free lock", wait(t.Context(), b, c))
 		release(t, b, c)
 	}
@@ -142,7 +143,7 @@ func crowd(t *testing.T, s *server, n int) float64 {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for i := range n {
-		b, c := backends[i%len(backends)], claim(key, time.Minute)
+		b, c := backends[i%len(backends)], faulttest.Claim(key, time.Minute)
 		wg.Go(func() {
 			began := time.Now()
 			_, err := b.Wait(t.Context(), c)
@@ -157,7 +158,7 @@ func crowd(t *testing.T, s *server, n int) float64 {
 				t.Errorf("waiter %d: %v", i, err)
 			}
 		})
-		eventually(t, 10*time.Second, "it is in the queue", func() bool { return s.waiting(t, key) == i+1 })
+		faulttest.Eventually(t, 10*time.Second, "it is in the queue", func() bool { return s.waiting(t, key) == i+1 })
 	}
 	release(t, holder, first)
 	wg.Wait()
@@ -183,18 +184,18 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 	}
 	setup := func(t *testing.T, goner func(s *server) func()) (sc scene, leave func()) {
 		s := startServer(t)
-		sc = scene{s: s, holder: backend(t, s.Addr), held: claim("d7", time.Minute), alive: claim("d7", ttl)}
+		sc = scene{s: s, holder: backend(t, s.Addr), held: faulttest.Claim("d7", time.Minute), alive: faulttest.Claim("d7", ttl)}
 		acquire(t, sc.holder, sc.held)
 		leave = goner(s)
-		eventually(t, 10*time.Second, "the first waits", func() bool { return s.waiting(t, "d7") == 1 })
+		faulttest.Eventually(t, 10*time.Second, "the first waits", func() bool { return s.waiting(t, "d7") == 1 })
 		sc.got = queued(t, s, backend(t, s.Addr), sc.alive)
 		return sc, leave
 	}
 	process := func(t *testing.T, sig syscall.Signal) func(s *server) func() {
 		return func(s *server) func() {
-			c := startChild(t, "wait", s.Addr, "d7", ttl)
-			c.line(t, "waiting")
-			return func() { c.signal(sig) }
+			c := faulttest.StartWaiter(t, "redis", dsn(s.Addr), "d7", ttl)
+			c.Line(t, "waiting")
+			return func() { c.Signal(sig) }
 		}
 	}
 	partitioned := func(t *testing.T) func(s *server) func() {
@@ -202,7 +203,7 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 			p := faultproxy.New(t, s.Addr)
 			ctx, cancel := context.WithCancel(context.Background())
 			t.Cleanup(cancel)
-			wait(ctx, backend(t, p.Addr), claim("d7", ttl))
+			wait(ctx, backend(t, p.Addr), faulttest.Claim("d7", ttl))
 			return p.BlackHole
 		}
 	}
@@ -212,9 +213,9 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 	t.Run("dead", func(t *testing.T) {
 		t.Parallel()
 		sc, leave := setup(t, process(t, syscall.SIGKILL))
-		late := lag(t)
+		late := faulttest.Lateness(t)
 		leave()
-		eventually(t, 5*time.Second, "the server has noticed", func() bool {
+		faulttest.Eventually(t, 5*time.Second, "the server has noticed", func() bool {
 			return strings.Count(sc.s.do(t, "client", "list", "type", "pubsub").(string), "\n") == 1
 		})
 		began := time.Now()
@@ -231,7 +232,7 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 		t.Run(name+" and silent", func(t *testing.T) {
 			t.Parallel()
 			sc, leave := setup(t, goner(t))
-			late := lag(t)
+			late := faulttest.Lateness(t)
 			leave()
 			silence(t)
 			began := time.Now()
@@ -244,7 +245,7 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 		t.Run(name+" a moment ago", func(t *testing.T) {
 			t.Parallel()
 			sc, leave := setup(t, goner(t))
-			late := lag(t)
+			late := faulttest.Lateness(t)
 			leave()
 			began := time.Now()
 			release(t, sc.holder, sc.held)
@@ -263,16 +264,16 @@ func TestMoreDeadWaitersThanOneReleaseSkipsDoNotStrandTheQueue(t *testing.T) {
 	const ttl = 1500 * time.Millisecond
 	s := startServer(t)
 	holder, dead, alive := backend(t, s.Addr), backend(t, s.Addr), backend(t, s.Addr)
-	held := claim("d7-many", time.Minute)
+	held := faulttest.Claim("d7-many", time.Minute)
 	acquire(t, holder, held)
 	for i := range 150 {
-		wait(t.Context(), dead, claim("d7-many", time.Minute))
-		eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "d7-many") == i+1 })
+		wait(t.Context(), dead, faulttest.Claim("d7-many", time.Minute))
+		faulttest.Eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "d7-many") == i+1 })
 	}
-	c := claim("d7-many", ttl)
+	c := faulttest.Claim("d7-many", ttl)
 	got := queued(t, s, alive, c)
 	_ = dead.Close()
-	eventually(t, 5*time.Second, "nobody listens for the dead ones", func() bool {
+	faulttest.Eventually(t, 5*time.Second, "nobody listens for the dead ones", func() bool {
 		return strings.Count(s.do(t, "client", "list", "type", "pubsub").(string), "\n") == 1
 	})
 	release(t, holder, held)
@@ -302,16 +303,16 @@ func expiringHolders(t *testing.T, newcomers bool) {
 		clients[i] = backend(t, s.Addr)
 	}
 	const short = ttl - 200*time.Millisecond // so that it expires when nobody is about to ask anyway
-	dead := acquire(t, clients[0], claim("d8", short))
+	dead := acquire(t, clients[0], faulttest.Claim("d8", short))
 	type result struct {
 		who   int
 		fence uint64
 	}
 	results := make(chan result, 2*n)
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	var wg sync.WaitGroup
 	join := func(who int) {
-		b, c := clients[who%len(clients)], claim("d8", ttl)
+		b, c := clients[who%len(clients)], faulttest.Claim("d8", ttl)
 		wg.Go(func() {
 			g, err := b.Wait(t.Context(), c)
 			if err != nil {
@@ -329,7 +330,7 @@ func expiringHolders(t *testing.T, newcomers bool) {
 	}
 	for i := range n {
 		join(i)
-		eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, "d8") == i+1 })
+		faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, "d8") == i+1 })
 	}
 	stop := func() {}
 	if newcomers {
@@ -364,7 +365,7 @@ func tryAgainAndAgain(t *testing.T, s *server, b *redisdriver.Backend) (stop fun
 	go func() {
 		defer close(done)
 		for ; !stopped.Load(); time.Sleep(3 * time.Millisecond) {
-			c := claim("d8", time.Second)
+			c := faulttest.Claim("d8", time.Second)
 			if _, err := b.Acquire(context.Background(), c); err != nil {
 				continue
 			}
@@ -408,7 +409,7 @@ func TestAnOldHandOverIsDroppedByItsFence(t *testing.T) {
 	s := startServer(t)
 	other := backend(t, s.Addr)
 	b, requests, subscription := routed(t, s)
-	c0, c1, cw := claim("d9", time.Minute), claim("d9", time.Minute), claim("d9", ttl)
+	c0, c1, cw := faulttest.Claim("d9", time.Minute), faulttest.Claim("d9", time.Minute), faulttest.Claim("d9", ttl)
 	acquire(t, other, c0)
 	got := queued(t, s, b, cw)
 	if subscription.Open() != 1 {
@@ -421,11 +422,11 @@ func TestAnOldHandOverIsDroppedByItsFence(t *testing.T) {
 	if !strings.Contains(s.value(t, "d9"), cw.Token) {
 		t.Fatal("the lock was not handed over")
 	}
-	eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
+	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
 	// It asks again, and is told to queue.
 	requests.Heal()
-	eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
+	faulttest.Eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
 	// The old message comes first on the subscription, and then the one that counts.
 	subscription.Heal()
 	release(t, other, c1)
@@ -451,7 +452,7 @@ func TestAHandOverThatComesAfterItsTimeIsNoHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	c0, c1 := claim("d9", time.Minute), claim("d9", time.Minute)
+	c0, c1 := faulttest.Claim("d9", time.Minute), faulttest.Claim("d9", time.Minute)
 	acquire(t, other, c0)
 	leases := make(chan *dlock.Lease, 1)
 	go func() {
@@ -461,22 +462,22 @@ func TestAHandOverThatComesAfterItsTimeIsNoHold(t *testing.T) {
 		}
 		leases <- x
 	}()
-	eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "d9") == 1 })
+	faulttest.Eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "d9") == 1 })
 	subscription.Set(faultproxy.Rules{HoldDown: true})
 	requests.Set(faultproxy.Rules{HoldUp: true})
 	release(t, other, c0)
-	eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
+	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
 	subscription.Heal()
 	requests.Heal()
-	eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
+	faulttest.Eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
 	select {
 	case x := <-leases:
 		t.Fatalf("two have the lock: fences %d and %d", g1.Fence, x.Fence())
 	default:
 	}
 	release(t, other, c1)
-	if x := soon(t, "Acquire", leases); x == nil || x.Fence() <= g1.Fence || !x.Held() {
+	if x := faulttest.Receive(t, "Acquire", leases); x == nil || x.Fence() <= g1.Fence || !x.Held() {
 		t.Errorf("the waiter has %v, want a hold with a fence above %d", x, g1.Fence)
 	}
 }
@@ -487,22 +488,22 @@ func TestAWaiterThatWasStoppedWhenItWasGivenTheLockDoesNotHoldIt(t *testing.T) {
 	const ttl = 900 * time.Millisecond
 	s := startServer(t)
 	other := backend(t, s.Addr)
-	c0, c1 := claim("d9", time.Minute), claim("d9", time.Minute)
+	c0, c1 := faulttest.Claim("d9", time.Minute), faulttest.Claim("d9", time.Minute)
 	acquire(t, other, c0)
-	c := startChild(t, "wait", s.Addr, "d9", ttl)
-	c.line(t, "waiting")
-	eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, "d9") == 1 })
-	c.signal(syscall.SIGSTOP)
+	c := faulttest.StartWaiter(t, "redis", dsn(s.Addr), "d9", ttl)
+	c.Line(t, "waiting")
+	faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, "d9") == 1 })
+	c.Signal(syscall.SIGSTOP)
 	release(t, other, c0)
 	if s.value(t, "d9") == "" {
 		t.Fatal("the lock was not handed over")
 	}
-	eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
+	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
-	c.signal(syscall.SIGCONT)
-	eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
+	c.Signal(syscall.SIGCONT)
+	faulttest.Eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
 	release(t, other, c1)
-	if fence, err := strconv.ParseUint(c.line(t, "fence"), 10, 64); err != nil || fence <= g1.Fence {
+	if fence, err := strconv.ParseUint(c.Line(t, "fence"), 10, 64); err != nil || fence <= g1.Fence {
 		t.Errorf("the waiter holds with the fence %d (%v), but %d was given since", fence, err, g1.Fence)
 	}
 }

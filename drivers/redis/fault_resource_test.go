@@ -21,6 +21,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // F1
@@ -36,7 +37,7 @@ func TestAnApplicationThatUsesUpItsPoolDoesNotDelayRenewals(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	x := hold(t, l, "f1")
+	x := faulttest.Hold(t, l, "f1")
 	c := claimed(t, b, "f1-renewed")
 	ctx, cancel := context.WithCancel(context.Background())
 	var app sync.WaitGroup
@@ -49,10 +50,10 @@ func TestAnApplicationThatUsesUpItsPoolDoesNotDelayRenewals(t *testing.T) {
 	}
 	defer app.Wait()
 	defer cancel()
-	eventually(t, 5*time.Second, "the pool is used up", func() bool {
+	faulttest.Eventually(t, 5*time.Second, "the pool is used up", func() bool {
 		return strings.Count(s.do(t, "client", "list").(string), "cmd=blpop") >= pool
 	})
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	var took []time.Duration
 	for end := time.Now().Add(2 * ttl); time.Now().Before(end); {
 		began := time.Now()
@@ -114,7 +115,7 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 	before := measure(t)
 	run(cycles)
 	var after resources
-	eventually(t, 10*time.Second, "goroutines, descriptors and heap are as before", func() bool {
+	faulttest.Eventually(t, 10*time.Second, "goroutines, descriptors and heap are as before", func() bool {
 		after = measure(t)
 		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+(1<<20)
 	})
@@ -135,8 +136,8 @@ func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = hold(t, l, "f2").Unlock(t.Context())
-			if err := hold(t, l, "f2-kept").Extend(t.Context(), time.Second); err != nil { // by the client for renewals
+			_ = faulttest.Hold(t, l, "f2").Unlock(t.Context())
+			if err := faulttest.Hold(t, l, "f2-kept").Extend(t.Context(), time.Second); err != nil { // by the client for renewals
 				t.Fatal(err)
 			}
 			if err := l.Close(); err != nil {
@@ -147,8 +148,8 @@ func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
 	run(20)
 	before, connected := measure(t), connections()
 	run(200)
-	eventually(t, 5*time.Second, "the server has as many connections as before", func() bool { return connections() <= connected+4 })
-	eventually(t, 10*time.Second, "goroutines and descriptors are as before", func() bool {
+	faulttest.Eventually(t, 5*time.Second, "the server has as many connections as before", func() bool { return connections() <= connected+4 })
+	faulttest.Eventually(t, 10*time.Second, "goroutines and descriptors are as before", func() bool {
 		after := measure(t)
 		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4
 	})
@@ -184,11 +185,11 @@ func TestHostileKeysAreKeptApart(t *testing.T) {
 	waiters := map[string]<-chan granted{}
 	claims := map[string]driver.Claim{}
 	for _, key := range keys {
-		claims[key] = claim(key, 50*time.Second)
+		claims[key] = faulttest.Claim(key, 50*time.Second)
 		waiters[key] = wait(t.Context(), inspector, claims[key])
 	}
 	for _, key := range keys {
-		eventually(t, 5*time.Second, fmt.Sprintf("somebody waits for %.40q", key), func() bool {
+		faulttest.Eventually(t, 5*time.Second, fmt.Sprintf("somebody waits for %.40q", key), func() bool {
 			info, err := inspector.Inspect(t.Context(), key)
 			return err == nil && len(info.Waiters) == 1
 		})
@@ -411,7 +412,7 @@ func TestEveryKeyExpires(t *testing.T) {
 			t.Fatalf("after %s", after)
 		}
 	}
-	c := claim("free", ttl)
+	c := faulttest.Claim("free", ttl)
 	acquire(t, a, c)
 	look("an acquire")
 	if _, err := a.Renew(t.Context(), c); err != nil {
@@ -420,11 +421,11 @@ func TestEveryKeyExpires(t *testing.T) {
 	look("a renewal")
 	acquire(t, a, c)
 	look("an acquire that was repeated")
-	w := claim("free", ttl)
+	w := faulttest.Claim("free", ttl)
 	got := queued(t, s, b, w)
 	look("entering the queue")
 	before := s.calls(t, "evalsha")
-	eventually(t, 5*time.Second, "the waiter re-asserts itself", func() bool {
+	faulttest.Eventually(t, 5*time.Second, "the waiter re-asserts itself", func() bool {
 		_, err := a.Renew(t.Context(), c)
 		return err == nil && s.calls(t, "evalsha") > before+20
 	})
@@ -437,10 +438,10 @@ func TestEveryKeyExpires(t *testing.T) {
 	}
 	look("a break")
 	ctx, cancel := context.WithCancel(t.Context())
-	c, w = claim("gave up", ttl), claim("gave up", ttl)
+	c, w = faulttest.Claim("gave up", ttl), faulttest.Claim("gave up", ttl)
 	acquire(t, a, c)
 	gone := wait(ctx, b, w)
-	eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "gave up") == 1 })
+	faulttest.Eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "gave up") == 1 })
 	cancel()
 	<-gone
 	look("a wait that was given up")
@@ -450,14 +451,14 @@ func TestEveryKeyExpires(t *testing.T) {
 	look("a release")
 	s.do(t, "set", "foreign", "x", "px", 1000)
 	ctx, cancel = context.WithCancel(t.Context())
-	gone = wait(ctx, b, claim("foreign", ttl))
-	eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "foreign") == 1 })
+	gone = wait(ctx, b, faulttest.Claim("foreign", ttl))
+	faulttest.Eventually(t, 5*time.Second, "it waits", func() bool { return s.waiting(t, "foreign") == 1 })
 	look("waiting for a foreign holder")
 	within(t, 5*time.Second, "the lock of a foreign holder that expired", gone)
 	cancel()
 	look("taking over from a foreign holder")
 	// A lock whose TTL has passed leaves nothing but what counts its fences.
-	eventually(t, 2*ttl, "all locks have expired", func() bool {
+	faulttest.Eventually(t, 2*ttl, "all locks have expired", func() bool {
 		keys, err := s.admin.Keys(t.Context(), "*").Result()
 		return err == nil && !slices.ContainsFunc(keys, func(k string) bool { return !strings.HasSuffix(k, "}:f") })
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
+	"github.com/dlock-go/dlock/internal/faulttest"
 	"github.com/dlock-go/dlock/internal/redistest"
 )
 
@@ -28,8 +29,8 @@ func TestAServerThatForgetsEverythingIsNoticedAndFencesStillRise(t *testing.T) {
 	const ttl = 3 * time.Second
 	s := startServer(t)
 	l := locker(t, s.Addr, ttl)
-	x := hold(t, l, "d1")
-	y := hold(t, l, "d1-released")
+	x := faulttest.Hold(t, l, "d1")
+	y := faulttest.Hold(t, l, "d1-released")
 	if err := y.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -38,14 +39,14 @@ func TestAServerThatForgetsEverythingIsNoticedAndFencesStillRise(t *testing.T) {
 		z, _ := dlock.Acquire(t.Context(), locker(t, s.Addr, ttl), "d1")
 		waiting <- z
 	}()
-	eventually(t, 5*time.Second, "another one waits", func() bool { return s.waiting(t, "d1") == 1 })
-	late := lag(t)
+	faulttest.Eventually(t, 5*time.Second, "another one waits", func() bool { return s.waiting(t, "d1") == 1 })
+	late := faulttest.Lateness(t)
 	s.Kill()
 	if err := s.Run(); err != nil {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	if took := ended(t, x, 5*ttl).Sub(back); took > ttl/3+200*time.Millisecond+late() {
+	if took := faulttest.Ended(t, x, 5*ttl).Sub(back); took > ttl/3+200*time.Millisecond+late() {
 		t.Errorf("Done %v after the server was back, want by the next renewal, within %v", took, ttl/3)
 	}
 	if err := x.Unlock(t.Context()); !errors.Is(err, dlock.ErrOwnershipLost) {
@@ -59,7 +60,7 @@ func TestAServerThatForgetsEverythingIsNoticedAndFencesStillRise(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the waiter does not get the lock from the server that was started again")
 	}
-	if again := hold(t, l, "d1-released"); again.Fence() <= y.Fence() {
+	if again := faulttest.Hold(t, l, "d1-released"); again.Fence() <= y.Fence() {
 		t.Errorf("the fence after the restart is %d, want more than %d", again.Fence(), y.Fence())
 	}
 }
@@ -91,7 +92,7 @@ func TestFormerFailuresToConnectDoNotKeepTheNextOneFromTrying(t *testing.T) {
 			t.Cleanup(func() { _ = client.Close() })
 			b := redisdriver.New(client).(*redisdriver.Backend)
 			t.Cleanup(func() { _ = b.Close() })
-			c := claim("dials-"+name, time.Minute)
+			c := faulttest.Claim("dials-"+name, time.Minute)
 			for range 40 {
 				for what, call := range map[string]func(ctx context.Context) error{
 					"Acquire": func(ctx context.Context) error { _, err := b.Acquire(ctx, c); return err },
@@ -140,7 +141,7 @@ func TestAServerThatRefusesIsAnErrorAndNeverHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = b.Close() })
-			held := claim("d2-held", 30*time.Second)
+			held := faulttest.Claim("d2-held", 30*time.Second)
 			if !f.fresh {
 				acquire(t, b, held)
 				if _, err := b.Renew(t.Context(), held); err != nil {
@@ -151,11 +152,11 @@ func TestAServerThatRefusesIsAnErrorAndNeverHeld(t *testing.T) {
 			if f.mend != nil {
 				defer f.mend(t, s)
 			}
-			_, err = b.Acquire(t.Context(), claim("d2", 30*time.Second))
+			_, err = b.Acquire(t.Context(), faulttest.Claim("d2", 30*time.Second))
 			f.check(t, "Acquire", err)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			_, err = b.(driver.Waiter).Wait(ctx, claim("d2", 30*time.Second))
+			_, err = b.(driver.Waiter).Wait(ctx, faulttest.Claim("d2", 30*time.Second))
 			f.check(t, "Wait", err)
 			for _, op := range []func() error{
 				func() error { _, err := b.Renew(t.Context(), held); return err },
@@ -246,7 +247,7 @@ func failToSave(t *testing.T, s *server) {
 	}
 	s.do(t, "config", "set", "save", "3600 1")
 	s.do(t, "bgsave")
-	eventually(t, 10*time.Second, "a save has failed", func() bool {
+	faulttest.Eventually(t, 10*time.Second, "a save has failed", func() bool {
 		return strings.Contains(s.do(t, "info", "persistence").(string), "rdb_last_bgsave_status:err")
 	})
 }
@@ -261,7 +262,7 @@ func keepBusy(t *testing.T, s *server) {
 	if _, err := fmt.Fprint(conn, "EVAL \"while true do end\" 0\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the server is busy", func() bool {
+	faulttest.Eventually(t, 10*time.Second, "the server is busy", func() bool {
 		err := s.admin.Get(context.Background(), "x").Err()
 		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
 	})
@@ -285,7 +286,7 @@ func TestAnAnswerOfAnyServerThatRefusesKeepsItsKind(t *testing.T) {
 			t.Run(f.name+only, func(t *testing.T) {
 				t.Parallel()
 				b := backend(t, refusingServer(t, f.text, only))
-				c := claim("d2", time.Second)
+				c := faulttest.Claim("d2", time.Second)
 				_, err := b.Acquire(t.Context(), c)
 				f.check(t, "Acquire", err)
 				_, err = b.Renew(t.Context(), c)
@@ -376,14 +377,14 @@ func TestATransientRefusalDoesNotDecideWhetherTheServerIsAClusterOrOld(t *testin
 	s := startServer(t, "--lua-time-limit", "20")
 	b := backend(t, s.Addr)
 	keepBusy(t, s)
-	_, err := b.Acquire(t.Context(), claim("d2", time.Second))
+	_, err := b.Acquire(t.Context(), faulttest.Claim("d2", time.Second))
 	if err == nil || !strings.Contains(err.Error(), "BUSY") {
 		t.Fatalf("Acquire = %v, want BUSY", err)
 	}
 	s.do(t, "script", "kill")
-	eventually(t, 5*time.Second, "the server is free", func() bool { return s.admin.Ping(t.Context()).Err() == nil })
+	faulttest.Eventually(t, 5*time.Second, "the server is free", func() bool { return s.admin.Ping(t.Context()).Err() == nil })
 	before := s.calls(t, "info")
-	acquire(t, b, claim("d2", time.Second))
+	acquire(t, b, faulttest.Claim("d2", time.Second))
 	if n := s.calls(t, "info") - before; n < 2 { // ours, and that which counts
 		t.Error("the server was not asked again what it is")
 	}
@@ -394,9 +395,9 @@ func TestAFullServerStillRenewsReleasesAndHandsOver(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	a, b := backend(t, s.Addr), backend(t, s.Addr)
-	ca, cb := claimed(t, a, "full"), claim("full", 30*time.Second)
+	ca, cb := claimed(t, a, "full"), faulttest.Claim("full", 30*time.Second)
 	got := wait(t.Context(), b, cb)
-	eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "full") == 1 })
+	faulttest.Eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "full") == 1 })
 	alone := claimed(t, a, "full-alone")
 	s.do(t, "config", "set", "maxmemory", "1")
 	defer s.do(t, "config", "set", "maxmemory", "0")
@@ -419,7 +420,7 @@ func TestScriptsThatTheServerForgotAreSentAgain(t *testing.T) {
 	flush := func() { s.do(t, "script", "flush") }
 	t.Run("each call by itself", func(t *testing.T) {
 		a, b := backend(t, s.Addr), backend(t, s.Addr)
-		c, w := claim("d3", 30*time.Second), claim("d3", time.Second)
+		c, w := faulttest.Claim("d3", 30*time.Second), faulttest.Claim("d3", time.Second)
 		flush()
 		before := s.calls(t, "eval")
 		g := acquire(t, a, c)
@@ -432,10 +433,10 @@ func TestScriptsThatTheServerForgotAreSentAgain(t *testing.T) {
 		}
 		flush()
 		got := wait(t.Context(), b, w)
-		eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "d3") == 1 })
+		faulttest.Eventually(t, 5*time.Second, "the second waits", func() bool { return s.waiting(t, "d3") == 1 })
 		flush()
 		evals := s.calls(t, "eval")
-		eventually(t, 5*time.Second, "it re-asserts itself", func() bool { return s.calls(t, "eval") > evals })
+		faulttest.Eventually(t, 5*time.Second, "it re-asserts itself", func() bool { return s.calls(t, "eval") > evals })
 		flush()
 		if err := a.Break(t.Context(), "d3", g.Fence); err != nil {
 			t.Errorf("Break: %v", err)
@@ -448,7 +449,7 @@ func TestScriptsThatTheServerForgotAreSentAgain(t *testing.T) {
 		b := backend(t, s.Addr)
 		var claims []driver.Claim
 		for i := range 450 {
-			c := claim(fmt.Sprint("d3-", i), 30*time.Second)
+			c := faulttest.Claim(fmt.Sprint("d3-", i), 30*time.Second)
 			acquire(t, b, c)
 			claims = append(claims, c)
 		}
@@ -461,7 +462,7 @@ func TestScriptsThatTheServerForgotAreSentAgain(t *testing.T) {
 	})
 	t.Run("at any time", func(t *testing.T) {
 		l := locker(t, s.Addr, 600*time.Millisecond)
-		kept := hold(t, l, "d3-kept")
+		kept := faulttest.Hold(t, l, "d3-kept")
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
 		for i := range 8 {
@@ -505,11 +506,11 @@ func TestAnInterferenceWithAHeldKeyIsNoticedByTheNextRenewal(t *testing.T) {
 			t.Parallel()
 			s := startServer(t)
 			l := locker(t, s.Addr, ttl)
-			x := hold(t, l, "d4")
-			late := lag(t)
+			x := faulttest.Hold(t, l, "d4")
+			late := faulttest.Lateness(t)
 			s.do(t, interfere...)
 			value, began := s.value(t, "d4"), time.Now()
-			if took := ended(t, x, 5*ttl).Sub(began); took > ttl/3+100*time.Millisecond+late() {
+			if took := faulttest.Ended(t, x, 5*ttl).Sub(began); took > ttl/3+100*time.Millisecond+late() {
 				t.Errorf("Done after %v, want within a third of %v", took, ttl)
 			}
 			if err := x.Unlock(t.Context()); !errors.Is(err, dlock.ErrOwnershipLost) {
@@ -524,7 +525,7 @@ func TestAnInterferenceWithAHeldKeyIsNoticedByTheNextRenewal(t *testing.T) {
 		t.Parallel()
 		s := startServer(t)
 		l := locker(t, s.Addr, 30*time.Second)
-		x := hold(t, l, "d4")
+		x := faulttest.Hold(t, l, "d4")
 		s.do(t, "set", "d4", "somebody else", "px", 30_000)
 		if err := x.Unlock(t.Context()); !errors.Is(err, dlock.ErrOwnershipLost) {
 			t.Errorf("Unlock = %v, want ErrOwnershipLost", err)
@@ -575,7 +576,7 @@ func foreignValue(t *testing.T, value string, expires bool) {
 			t.Errorf("after %s it expires in %v", after, left)
 		}
 	}
-	c := claim("d10", 2*time.Second)
+	c := faulttest.Claim("d10", 2*time.Second)
 	if _, err := b.Acquire(t.Context(), c); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("Acquire = %v, want ErrHeld", err)
 	}
@@ -592,12 +593,12 @@ func foreignValue(t *testing.T, value string, expires bool) {
 		t.Errorf("Break = %v, want ErrNotOwner", err)
 	}
 	same("Break")
-	w := claim("d10", 2*time.Second)
+	w := faulttest.Claim("d10", 2*time.Second)
 	got := wait(t.Context(), b, w)
 	before := s.calls(t, "evalsha")
-	eventually(t, 5*time.Second, "the waiter looks again", func() bool { return s.waiting(t, "d10") == 1 && s.calls(t, "evalsha") > before+2 })
+	faulttest.Eventually(t, 5*time.Second, "the waiter looks again", func() bool { return s.waiting(t, "d10") == 1 && s.calls(t, "evalsha") > before+2 })
 	same("waiting")
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	// Its owner lets go by DEL, which tells nobody.
 	s.do(t, "del", "d10")
 	began := time.Now()

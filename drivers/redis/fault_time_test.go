@@ -16,6 +16,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // margin is how long before the end of its TTL a hold is no longer relied on.
@@ -36,13 +37,13 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 		if ok || err == nil {
 			t.Errorf("TryLock = %v, %v; want an error", ok, err)
 		}
-		eventually(t, 2*time.Second, "the key is gone", func() bool { return s.value(t, "c1") == "" })
+		faulttest.Eventually(t, 2*time.Second, "the key is gone", func() bool { return s.value(t, "c1") == "" })
 	})
 	t.Run("Lock", func(t *testing.T) {
 		t.Parallel()
 		s := startServer(t)
 		l := locker(t, s.Addr, ttl)
-		_ = hold(t, l, "c1").Unlock(t.Context())
+		_ = faulttest.Hold(t, l, "c1").Unlock(t.Context())
 		s.Stop()
 		leases := make(chan *dlock.Lease, 1)
 		go func() {
@@ -55,7 +56,7 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 		case <-time.After(3 * ttl):
 		}
 		s.Continue()
-		x := soon(t, "Acquire", leases)
+		x := faulttest.Receive(t, "Acquire", leases)
 		if x == nil {
 			t.Fatal("Acquire failed after the server went on")
 		}
@@ -90,30 +91,30 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	const ttl = time.Second
 	s := startServer(t)
 	var store fencedStore
-	c := startChild(t, "hold", s.Addr, "c2", ttl)
-	fence, err := strconv.ParseUint(c.line(t, "fence"), 10, 64)
+	c := faulttest.StartHolder(t, "redis", dsn(s.Addr), "c2", ttl)
+	fence, err := strconv.ParseUint(c.Line(t, "fence"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !store.write(fence) {
 		t.Fatal("the first write was refused")
 	}
-	c.signal(syscall.SIGSTOP)
+	c.Signal(syscall.SIGSTOP)
 	stopped := time.Now()
-	x := hold(t, locker(t, s.Addr, 30*time.Second), "c2")
+	x := faulttest.Hold(t, locker(t, s.Addr, 30*time.Second), "c2")
 	if !store.write(x.Fence()) {
 		t.Errorf("the next holder's fence %d was refused after %d", x.Fence(), fence)
 	}
-	eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
-	late := lag(t)
-	c.signal(syscall.SIGCONT)
-	if held := c.line(t, "held"); held != "false" {
+	faulttest.Eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
+	late := faulttest.Lateness(t)
+	c.Signal(syscall.SIGCONT)
+	if held := c.Line(t, "held"); held != "false" {
 		t.Errorf("the first Held() after the pause is %s, want false", held)
 	}
-	if us, err := strconv.Atoi(c.line(t, "done")); err != nil || time.Duration(us)*time.Microsecond > 50*time.Millisecond+late() {
+	if us, err := strconv.Atoi(c.Line(t, "done")); err != nil || time.Duration(us)*time.Microsecond > 50*time.Millisecond+late() {
 		t.Errorf("Done %d µs after waking (%v), want at most 50 ms", us, err)
 	}
-	if fence, err := strconv.ParseUint(c.line(t, "write"), 10, 64); err != nil || store.write(fence) {
+	if fence, err := strconv.ParseUint(c.Line(t, "write"), 10, 64); err != nil || store.write(fence) {
 		t.Errorf("the late write with fence %d was accepted after %d (%v)", fence, x.Fence(), err)
 	}
 	if !x.Held() {
@@ -125,7 +126,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	late := lag(t)
+	late := faulttest.Lateness(t)
 	var wg sync.WaitGroup
 	for _, run := range []struct {
 		ttl   time.Duration
@@ -133,7 +134,7 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 	}{{time.Second, 8}, {2 * time.Second, 6}, {10 * time.Second, 3}} {
 		for i := range run.times {
 			p := faultproxy.New(t, s.Addr)
-			x := hold(t, locker(t, p.Addr, run.ttl), fmt.Sprint("c3-", run.ttl, i))
+			x := faulttest.Hold(t, locker(t, p.Addr, run.ttl), fmt.Sprint("c3-", run.ttl, i))
 			wg.Go(func() { lossInTime(t, s, p, x, run.ttl, late) })
 		}
 	}
@@ -181,12 +182,12 @@ func TestTheDeadlineCountsFromTheSendingOfARenewal(t *testing.T) {
 	s := startServer(t)
 	p := faultproxy.New(t, s.Addr)
 	l := locker(t, p.Addr, ttl, "read_timeout=10s")
-	first := hold(t, l, "c4-warm")
+	first := faulttest.Hold(t, l, "c4-warm")
 	if err := first.Extend(t.Context(), ttl); err != nil { // makes the connection for renewals
 		t.Fatal(err)
 	}
 	_ = first.Unlock(t.Context())
-	x := hold(t, l, "c4", dlock.WithoutRenewal())
+	x := faulttest.Hold(t, l, "c4", dlock.WithoutRenewal())
 	p.Set(faultproxy.Rules{DelayDown: ttl * 8 / 10})
 	sent := time.Now()
 	if err := x.Extend(t.Context(), ttl); err != nil {
@@ -238,7 +239,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 		l := locker(t, s.Addr, time.Minute)
 		const ttl = 1500*time.Millisecond + 1
 		before := time.Now()
-		x := hold(t, l, "c5", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		x := faulttest.Hold(t, l, "c5", dlock.WithTTL(ttl), dlock.WithoutRenewal())
 		if d := x.ValidUntil().Sub(before); d < ttl-margin(ttl) {
 			t.Errorf("valid for %v, want at least %v", d, ttl-margin(ttl))
 		}
@@ -254,7 +255,7 @@ func roundedUp(t *testing.T, s *server, b driver.Backend, ttl time.Duration) {
 	t.Helper()
 	ctx := context.Background()
 	key := "c5-" + ttl.String()
-	c := claim(key, ttl)
+	c := faulttest.Claim(key, ttl)
 	g, err := b.Acquire(ctx, c)
 	if err != nil {
 		if v := s.value(t, key); v != "" || errors.Is(err, driver.ErrHeld) {

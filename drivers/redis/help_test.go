@@ -2,16 +2,12 @@ package redis_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"flag"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -24,8 +20,8 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
+	"github.com/dlock-go/dlock/internal/faulttest"
 	"github.com/dlock-go/dlock/internal/redistest"
-	"github.com/dlock-go/dlock/internal/tether"
 )
 
 // silent keeps the client library from logging what the tests do on purpose.
@@ -36,9 +32,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "6") // they wait most of the time; the command line can say otherwise
 	goredis.SetLogger(silent{})
-	if role := os.Getenv("DLOCK_TEST_CHILD"); role != "" {
-		os.Exit(runChild(role))
-	}
+	faulttest.Main()
 	os.Exit(m.Run())
 }
 
@@ -64,7 +58,7 @@ func startServer(t *testing.T, args ...string) *server {
 
 // prime has the server know the scripts, so that the next request is one request.
 func (s *server) prime(t testing.TB) {
-	b, c := backend(t, s.Addr), claim("prime", time.Second)
+	b, c := backend(t, s.Addr), faulttest.Claim("prime", time.Second)
 	_, _ = b.Acquire(t.Context(), c)
 	_, _ = b.Renew(t.Context(), c)
 	_ = b.Release(t.Context(), c)
@@ -215,19 +209,6 @@ func (m *monitor) count(parts ...string) int {
 	return n
 }
 
-// eventually waits for a condition, and fails the test when it does not come true in time.
-func eventually(t testing.TB, limit time.Duration, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
-		if cond() {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
 // backend opens a Backend by DSN; params go behind the '?'.
 func backend(t testing.TB, addr string, params ...string) *redisdriver.Backend {
 	t.Helper()
@@ -263,48 +244,6 @@ func warm(t testing.TB, l dlock.Locker) {
 	if err := l.Unlock(t.Context(), "warm"); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// hold acquires a lease that must be had.
-func hold(t testing.TB, l dlock.Locker, key string, opts ...dlock.LockOption) *dlock.Lease {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	x, err := dlock.Acquire(ctx, l, key, opts...)
-	if err != nil {
-		t.Fatalf("Acquire(%q): %v", key, err)
-	}
-	return x
-}
-
-// soon receives what must come.
-func soon[T any](t testing.TB, what string, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s does not return", what)
-		panic("not reached")
-	}
-}
-
-// ended waits for the end of a hold that must end, and returns when that was.
-func ended(t testing.TB, x *dlock.Lease, limit time.Duration) time.Time {
-	t.Helper()
-	select {
-	case <-x.Done():
-	case <-time.After(limit):
-		t.Fatalf("%s: not Done within %v", x.Key(), limit)
-	}
-	return time.Now()
-}
-
-// claim returns a claim with a token of its own.
-func claim(key string, ttl time.Duration) driver.Claim {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:])
-	return driver.Claim{Key: key, Token: hex.EncodeToString(raw[:]), Owner: "a test", TTL: ttl}
 }
 
 // acquire is an Acquire that must succeed.
@@ -357,29 +296,6 @@ func within(t testing.TB, limit time.Duration, what string, ch <-chan granted) g
 	}
 }
 
-// lag measures how late this machine wakes a goroutine, so that a busy machine is not taken for a slow lock.
-func lag(t testing.TB) func() time.Duration {
-	var worst atomic.Int64
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		const step = 2 * time.Millisecond
-		for {
-			began := time.Now()
-			select {
-			case <-stop:
-				return
-			case <-time.After(step):
-			}
-			if late := time.Since(began) - step; int64(late) > worst.Load() {
-				worst.Store(int64(late))
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-stopped })
-	return func() time.Duration { return 2 * time.Duration(worst.Load()) }
-}
-
 // silentListener accepts connections and counts what comes through them.
 type silentListener struct {
 	addr     string
@@ -414,112 +330,3 @@ func listenSilently(t testing.TB) *silentListener {
 type writerFunc func(p []byte)
 
 func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
-
-// child is a process of its own that runs this test binary in a role; see runChild.
-type child struct {
-	cmd   *exec.Cmd
-	lines chan string
-}
-
-func startChild(t *testing.T, role, addr, key string, ttl time.Duration) *child {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &child{cmd: exec.Command(exe), lines: make(chan string, 100)}
-	c.cmd.Env = append(os.Environ(), "DLOCK_TEST_CHILD="+role, "DLOCK_TEST_DSN="+dsn(addr), "DLOCK_TEST_KEY="+key, "DLOCK_TEST_TTL="+ttl.String())
-	var complaints bytes.Buffer
-	c.cmd.Stderr = &complaints
-	tether.Tie(c.cmd)
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(c.lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			c.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		c.kill()
-		if complaints.Len() > 0 {
-			t.Logf("child %s: %s", role, complaints.String())
-		}
-	})
-	return c
-}
-
-func (c *child) signal(s os.Signal) { _ = c.cmd.Process.Signal(s) }
-
-func (c *child) kill() {
-	_ = c.cmd.Process.Kill()
-	_ = c.cmd.Wait()
-}
-
-// line returns the next line that the child writes, which must begin with word.
-func (c *child) line(t *testing.T, word string) string {
-	t.Helper()
-	select {
-	case line, ok := <-c.lines:
-		rest, found := strings.CutPrefix(line, word+" ")
-		if !ok || !found {
-			t.Fatalf("the child wrote %q, want %q", line, word)
-		}
-		return rest
-	case <-time.After(20 * time.Second):
-		t.Fatalf("the child did not write %q", word)
-		return ""
-	}
-}
-
-// runChild is what the process of a child does.
-func runChild(role string) int {
-	ttl, err := time.ParseDuration(os.Getenv("DLOCK_TEST_TTL"))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	l, err := dlock.Open("redis", os.Getenv("DLOCK_TEST_DSN"), &dlock.Config{DefaultTTL: ttl})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if role == "wait" {
-		fmt.Println("waiting", os.Getpid())
-	}
-	x, err := dlock.Acquire(context.Background(), l, os.Getenv("DLOCK_TEST_KEY"))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if role == "wait" {
-		fmt.Println("fence", x.Fence())
-		select {}
-	}
-	wakeUp(x, ttl)
-	return 0
-}
-
-// wakeUp notices that the process was stopped for longer than the TTL, and tells what it then sees first. It does not sleep: whoever sleeps when the process
-// is stopped wakes together with the timers.
-func wakeUp(x *dlock.Lease, ttl time.Duration) {
-	last := time.Now()
-	fmt.Println("fence", x.Fence()) // from here on the process may be stopped
-	for {
-		now := time.Now()
-		held := x.Held()
-		if now.Sub(last) > ttl {
-			fmt.Println("held", held)
-			<-x.Done()
-			fmt.Println("done", time.Since(now).Microseconds())
-			fmt.Println("write", x.Fence())
-			return
-		}
-		last = now
-	}
-}
