@@ -137,6 +137,41 @@ func TestAReleaseThatIsStuckDoesNotTouchTheNextHolder(t *testing.T) {
 	}
 }
 
+// A3. The client repeats a request that a proxy has given up. The first one may arrive after that.
+func TestAReleaseThatWasRepeatedOnTheWayDoesNotTouchTheNextHolder(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	ca, cb := faulttest.Claim("a3", 30*time.Second), faulttest.Claim("a3", 30*time.Second)
+	if _, err := b.Acquire(t.Context(), ca); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan func(context.Context) error, 1)
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if !deletes(req) || len(first) > 0 {
+			return send(ctx)
+		}
+		first <- send
+		time.Sleep(1100 * time.Millisecond)
+		return send(ctx)
+	})
+	if err := b.Release(t.Context(), ca); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.Acquire(t.Context(), cb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (<-first)(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if keys := s.contenders(t, "a3"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
+		t.Errorf("the next holder has the fence %d, and the server %v", g.Fence, keys)
+	}
+}
+
 // A3. The key is lost while its release is on its way, and so another claim may have one before that arrives.
 func TestAReleaseThatIsOnItsWayDoesNotTouchTheNextHolder(t *testing.T) {
 	t.Parallel()
