@@ -92,7 +92,7 @@ func TestWhatACommandLeavesRunningMayFinishItsWorkAfterALoss(t *testing.T) {
 }
 
 func TestAKilledDlockTakesEverythingWithIt(t *testing.T) {
-	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `trap : USR1; sleep 60 & echo ready; wait; kill $!; `+stubborn))
+	p := begin(t, command(t, "run", "demo", "--", "sh", "-c", `trap told=1 USR1; echo ready; while [ -z "$told" ]; do sleep 0.05; done; `+stubborn))
 	p.expect("ready")
 	p.signal(syscall.SIGUSR1) // who passes it on has told the guard about the command
 	pids := idsIn(t, p.line())

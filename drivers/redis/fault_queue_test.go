@@ -41,9 +41,15 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 	begin := func(t *testing.T, key string) (*faultproxy.Proxy, driver.Claim, driver.Claim, <-chan granted) {
 		p := faultproxy.New(t, s.Addr)
 		b := backend(t, p.Addr)
+		free := faulttest.Claim(key+"-free", ttl)
+		within(t, 5*time.Second, "a free lock", wait(t.Context(), b, free)) // opens the subscription, after which everybody asks once more
+		release(t, b, free)
 		ca, cb := faulttest.Claim(key, time.Minute), faulttest.Claim(key, ttl)
 		acquire(t, holder, ca)
-		return p, ca, cb, queued(t, s, b, cb)
+		told := make(chan struct{})
+		got := wait(driver.WithQueued(t.Context(), sync.OnceFunc(func() { close(told) })), b, cb)
+		faulttest.Receive(t, "the reply that it is in the queue", told)
+		return p, ca, cb, got
 	}
 	t.Run("the server closes the subscription just before", func(t *testing.T) {
 		_, ca, cb, got := begin(t, "d5-before")
@@ -53,15 +59,32 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 		release(t, holder, cb)
 	})
 	t.Run("the connections break while the message is on its way", func(t *testing.T) {
-		p, ca, cb, got := begin(t, "d5-cut")
+		late := faulttest.Lateness(t)
+		// With an engine: a request that is under way when its connection breaks is an error, and made again.
+		p := faultproxy.New(t, s.Addr)
+		l, ca := locker(t, p.Addr, ttl), faulttest.Claim("d5-cut", time.Minute)
+		acquire(t, holder, ca)
+		got := make(chan *dlock.Lease, 1)
+		go func() {
+			x, _ := dlock.Acquire(t.Context(), l, ca.Key)
+			got <- x
+		}()
+		faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, ca.Key) == 1 })
 		p.Set(faultproxy.Rules{DropDown: true})
 		release(t, holder, ca)
 		p.CutAll()
 		p.Heal()
-		within(t, 2*time.Second, "the lock", got)
-		release(t, holder, cb)
+		healed := time.Now()
+		if x := faulttest.Receive(t, "the lock", got); x == nil || !x.Held() {
+			t.Error("the lock was not had")
+		}
+		// As a rule at once. But a new subscription whose confirmation is lost too goes unnoticed until the next re-assertion.
+		if took := time.Since(healed); took > 2*time.Second+200*time.Millisecond+late() {
+			t.Errorf("it took %v, want at most 2s", took)
+		}
 	})
 	t.Run("the message is lost and nobody notices", func(t *testing.T) {
+		late := faulttest.Lateness(t)
 		p, ca, cb, got := begin(t, "d5-lost")
 		subscribed := func() string { return s.do(t, "client", "list", "type", "pubsub").(string) }
 		id, _, _ := strings.Cut(subscribed(), " ")
@@ -70,7 +93,11 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 		faulttest.Eventually(t, time.Second, "the lock is handed over", func() bool { return strings.Contains(s.value(t, ca.Key), cb.Token) })
 		faulttest.Eventually(t, time.Second, "the message is lost", func() bool { return p.Dropped() > 0 })
 		p.Heal()
-		within(t, 2*time.Second+200*time.Millisecond, "the lock, by the next re-assertion", got)
+		healed := time.Now()
+		g := within(t, 20*time.Second, "the lock, by the next re-assertion", got)
+		if took := g.at.Sub(healed); took > 2*time.Second+200*time.Millisecond+late() {
+			t.Errorf("it took %v, want at most 2s", took)
+		}
 		faulttest.Eventually(t, 2*time.Second, "the subscription is made anew", func() bool {
 			now := subscribed()
 			return now != "" && !strings.Contains(now, id+" ")
