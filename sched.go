@@ -109,10 +109,10 @@ func (h *taskHeap) Pop() any {
 func (l *locker) tick() {
 	l.mu.Lock()
 	defer l.unlock()
-	l.sched.armed = time.Time{}
 	now := time.Now()
 	for l.sched.doNext(now) {
 	}
 	l.sendRenewals(now)
+	l.sched.armed = time.Time{} // not before: the timer need not be set for what is just being done
 	l.sched.arm()
 }

@@ -19,6 +19,10 @@ const (
 
 	// usualPatience is how long requests gather behind others that are not answered. Then they go out nevertheless: another member may answer them.
 	usualPatience = 100 * time.Millisecond
+
+	// longAnswer is how long a request may take and still count as answered. The client repeats one that a proxy in between has given up, and the first may
+	// then arrive after the second was answered.
+	longAnswer = time.Second
 )
 
 // request is what makes or deletes a key.
@@ -49,8 +53,18 @@ type line struct {
 	overdue  *time.Timer // runs while requests are gathered
 }
 
-// do has the server do what r says. When ctx ends first, that may still happen.
+// do has the server do what r says. When ctx ends first, that may still happen, and r is not to be looked at.
 func (b *Backend) do(ctx context.Context, client *clientv3.Client, r *request) error {
+	sent := time.Now()
+	err := b.deliver(ctx, client, r)
+	if err != nil && !isRefusal(err) || time.Since(sent) > longAnswer {
+		b.unanswered()
+	}
+	return err
+}
+
+// deliver sends r, by itself or with others, and waits for the answer.
+func (b *Backend) deliver(ctx context.Context, client *clientv3.Client, r *request) error {
 	if b.free(client, r) {
 		r.alone(ctx, client)
 		b.next(client)

@@ -97,78 +97,64 @@ func TestAReleaseThatIsRepeatedDoesNotTouchTheNextHolder(t *testing.T) {
 	}
 }
 
-// A3. One claim after the other may have a key of the same name.
-func TestAReleaseThatIsStuckDoesNotTouchTheNextHolder(t *testing.T) {
+// A3. One claim after the other may have a key of the same name. A delete arrives when the next one has it.
+func TestADeleteThatArrivesLateDoesNotTouchTheNextHolder(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
-	client, w := dialWire(t, s.Addrs()...)
-	b := etcddriver.New(client).(*etcddriver.Backend)
-	t.Cleanup(func() { _ = b.Close() })
-	ca, cb := faulttest.Claim("a3", 30*time.Second), faulttest.Claim("a3", 30*time.Second)
-	if _, err := b.Acquire(t.Context(), ca); err != nil {
-		t.Fatal(err)
-	}
-	stuck := make(chan func(context.Context) error, 1)
-	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
-		if !deletes(req) || len(stuck) > 0 {
+	for name, c := range map[string]struct {
+		limit time.Duration
+		first func(ctx context.Context, send func(context.Context) error) error // what the caller of the first delete is told, which arrives later
+		again bool                                                              // the release has to be repeated
+	}{
+		"its caller has given it up": {limit: 50 * time.Millisecond, again: true, first: func(ctx context.Context, _ func(context.Context) error) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}},
+		"a proxy has given it up, and the client has repeated it": {limit: time.Minute, first: func(ctx context.Context, send func(context.Context) error) error {
+			time.Sleep(1100 * time.Millisecond)
 			return send(ctx)
-		}
-		stuck <- send
-		<-ctx.Done()
-		return ctx.Err()
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := b.Release(ctx, ca); err == nil || errors.Is(err, driver.ErrNotOwner) {
-		t.Fatalf("Release that is stuck = %v, want an unknown outcome", err)
-	}
-	if err := b.Release(t.Context(), ca); err != nil {
-		t.Fatal(err)
-	}
-	g, err := b.Acquire(t.Context(), cb)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (<-stuck)(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if keys := s.contenders(t, "a3"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
-		t.Errorf("the next holder has the fence %d, and the server %v", g.Fence, keys)
-	}
-}
-
-// A3. The client repeats a request that a proxy has given up. The first one may arrive after that.
-func TestAReleaseThatWasRepeatedOnTheWayDoesNotTouchTheNextHolder(t *testing.T) {
-	t.Parallel()
-	s := startSite(t, 1)
-	client, w := dialWire(t, s.Addrs()...)
-	b := etcddriver.New(client).(*etcddriver.Backend)
-	t.Cleanup(func() { _ = b.Close() })
-	ca, cb := faulttest.Claim("a3", 30*time.Second), faulttest.Claim("a3", 30*time.Second)
-	if _, err := b.Acquire(t.Context(), ca); err != nil {
-		t.Fatal(err)
-	}
-	first := make(chan func(context.Context) error, 1)
-	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
-		if !deletes(req) || len(first) > 0 {
-			return send(ctx)
-		}
-		first <- send
-		time.Sleep(1100 * time.Millisecond)
-		return send(ctx)
-	})
-	if err := b.Release(t.Context(), ca); err != nil {
-		t.Fatal(err)
-	}
-	g, err := b.Acquire(t.Context(), cb)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (<-first)(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if keys := s.contenders(t, "a3"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
-		t.Errorf("the next holder has the fence %d, and the server %v", g.Fence, keys)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, w := dialWire(t, s.Addrs()...)
+			b := etcddriver.New(client).(*etcddriver.Backend)
+			t.Cleanup(func() { _ = b.Close() })
+			ca, cb := faulttest.Claim("a3 "+name, 30*time.Second), faulttest.Claim("a3 "+name, 30*time.Second)
+			if _, err := b.Acquire(t.Context(), ca); err != nil {
+				t.Fatal(err)
+			}
+			late := make(chan func(context.Context) error, 1)
+			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+				if !deletes(req) || len(late) > 0 {
+					return send(ctx)
+				}
+				late <- send
+				return c.first(ctx, send)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), c.limit)
+			defer cancel()
+			err := b.Release(ctx, ca)
+			if c.again {
+				if err == nil || errors.Is(err, driver.ErrNotOwner) {
+					t.Fatalf("Release that is stuck = %v, want an unknown outcome", err)
+				}
+				err = b.Release(t.Context(), ca)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := b.Acquire(t.Context(), cb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (<-late)(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if keys := s.contenders(t, ca.Key); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
+				t.Errorf("the next holder has the fence %d, and the server %v", g.Fence, keys)
+			}
+		})
 	}
 }
 

@@ -54,7 +54,6 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		b.drop(l)
 		return g, err
 	case err != nil:
-		b.unanswered()
 		return g, err
 	case r.succeeded:
 		b.made(e, r.rev)
@@ -133,20 +132,12 @@ func (b *Backend) removePlainly(ctx context.Context, name string) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	r, sent := &request{remove: name}, time.Now()
-	err = b.do(ctx, client, r)
-	if err != nil || time.Since(sent) > longAnswer {
-		b.unanswered()
-	}
-	if err != nil {
-		return false, err // the request may still be under way
+	r := &request{remove: name}
+	if err := b.do(ctx, client, r); err != nil {
+		return false, err
 	}
 	return r.succeeded, nil
 }
-
-// longAnswer is how long a delete may take and still count as answered. The client repeats a request that a proxy in between has given up, and the first one
-// may then arrive after the second was answered.
-const longAnswer = time.Second
 
 // removeFound removes the key of c, which it looks for.
 func (b *Backend) removeFound(ctx context.Context, c driver.Claim) (bool, error) {

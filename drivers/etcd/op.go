@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/dlock-go/dlock/internal/after"
 )
 
 // op is the context of one call of the driver: it ends with the caller's, with Close, and when a request takes too long. It has the caller's values, and
@@ -57,12 +59,7 @@ func (b *Backend) begin(ctx context.Context) (_ *op, done func(), err error) {
 	b.calls.Add(1)
 	o := &op{caller: ctx}
 	o.Context, o.cancel = context.WithCancel(b.ctx)
-	var stop func() bool
-	if a, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok { // the engine's contexts do it themselves; package context would make another one
-		stop = a.AfterFunc(o.cancel)
-	} else {
-		stop = context.AfterFunc(ctx, o.cancel)
-	}
+	stop := after.End(ctx, o.cancel)
 	return o, func() {
 		stop()
 		o.cancel()

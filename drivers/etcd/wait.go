@@ -87,7 +87,6 @@ func (w *waiter) enqueue(l *lease) (ahead string, err error) {
 		},
 	}
 	if err := w.b.do(w, w.client, r); err != nil {
-		w.b.unanswered()
 		return "", err
 	}
 	if !r.succeeded {

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/internal/after"
 )
 
 // lane is a client that uses one connection. The client reads until its timeout has passed, whatever becomes of the context; a lane closes the
@@ -84,20 +86,14 @@ type visit struct {
 
 // enter has the connection closed when ctx ends, until the visit ends.
 func (ln *lane) enter(ctx context.Context) visit {
-	after, ok := ctx.(interface{ AfterFunc(func()) func() bool })
-	if ln.shared || !ok && ctx.Done() == nil {
+	if ln.shared {
 		return visit{}
 	}
 	ln.mu.Lock()
 	ln.use++
 	v := visit{ln: ln, use: ln.use}
 	ln.mu.Unlock()
-	end := func() { ln.end(v.use) }
-	if ok { // the engine's contexts do it themselves; package context would make another one
-		v.stop = after.AfterFunc(end)
-	} else {
-		v.stop = context.AfterFunc(ctx, end)
-	}
+	v.stop = after.End(ctx, func() { ln.end(v.use) })
 	return v
 }
 
