@@ -18,15 +18,7 @@ import (
 const etcdHoldEnv = "BENCH_ETCD_HOLD"
 
 // runEtcdG is runG for etcd, whose server does not tell a lease's end to the millisecond: the holder tells each time that its lease was kept alive.
-func runEtcdG(b *testing.B, t *target, c contender) {
-	waiter := c.clients(b, t, 1, killTTL)[0]
-	var all []time.Duration
-	for i := range b.N {
-		all = append(all, killEtcdHolder(b, t, c, waiter, fmt.Sprintf("%s-kill-%d", c.name, i)))
-	}
-	slices.Sort(all)
-	b.ReportMetric(millis(percentile(all, 0.5)), "beyond-ttl-ms")
-}
+func runEtcdG(b *testing.B, t *target, c contender) { killHolders(b, t, c, killEtcdHolder) }
 
 func killEtcdHolder(b *testing.B, t *target, c contender, waiter client, key string) time.Duration {
 	b.Helper()

@@ -19,33 +19,10 @@ func runEtcdHeld(n int, ttl, d time.Duration) func(*testing.B, *target, contende
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		before := runtime.NumGoroutine()
-		k := newEtcdKeeper(b, c.clients(b, t, 1, ttl)[0], c.name+"-held-")
-		var next atomic.Int64
-		var makers sync.WaitGroup
-		for range poolSize {
-			makers.Go(func() {
-				for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-					if err := k.keep(ctx, c.name+"-held-"+keyNumber(int(i))); err != nil {
-						b.Errorf("acquire: %v", err)
-						return
-					}
-				}
-			})
-		}
-		makers.Wait()
-		runtime.GC()
-		client, server, requests := ownCPU(), cpuOf(b, pid), t.requests.Load()
-		time.Sleep(d)
-		client, server, requests = ownCPU()-client, cpuOf(b, pid)-server, t.requests.Load()-requests
-		var mem runtime.MemStats
-		runtime.ReadMemStats(&mem)
-		b.ReportMetric(float64(runtime.NumGoroutine()-before), "goroutines")
-		b.ReportMetric(client.Seconds(), "client-cpu-s")
-		b.ReportMetric(server.Seconds(), "server-cpu-s")
-		b.ReportMetric((client + server).Seconds(), "cpu-s")
-		b.ReportMetric(float64(requests)/d.Seconds(), "requests/s")
-		b.ReportMetric(float64(mem.HeapInuse+mem.StackInuse)/(1<<20), "MB")
-		b.ReportMetric(float64(k.lost()), "lost")
+		prefix := c.name + "-held-"
+		k := newEtcdKeeper(b, c.clients(b, t, 1, ttl)[0], prefix)
+		holdMany(ctx, b, k, n, prefix)
+		measureHeld(b, t, k, d, before, func() time.Duration { return cpuOf(b, pid) })
 	}
 }
 

@@ -2,8 +2,6 @@ package bench
 
 import (
 	"context"
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
@@ -43,34 +41,7 @@ func TestEtcdCompare(t *testing.T) {
 // runEtcdD is runD with locks held for 10 to 60 ms. A watch that begins at a past revision hears of it only at the next turn of the server's 100 ms loop, and
 // holds of one length would always meet that loop at the same place.
 func runEtcdD(b *testing.B, t *target, c contender) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	list := c.clients(b, t, 2, defaultTTL)
-	key := c.name + "-handover"
-	unlock, err := list[0].lock(ctx, key)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var all []time.Duration
-	for i := range b.N {
-		held := time.After(10*time.Millisecond + rand.N(50*time.Millisecond))
-		next := lockLater(ctx, list[(i+1)%2], key)
-		<-held
-		released := time.Now()
-		if err := unlock(); err != nil {
-			b.Fatal(err)
-		}
-		g := <-next
-		if g.err != nil {
-			b.Fatal(g.err)
-		}
-		all = append(all, g.at.Sub(released))
-		unlock = g.unlock
-	}
-	_ = unlock()
-	slices.Sort(all)
-	b.ReportMetric(millis(percentile(all, 0.5)), "p50-ms")
-	b.ReportMetric(millis(percentile(all, 0.99)), "p99-ms")
+	handOver(b, t, c, 10*time.Millisecond, 60*time.Millisecond)
 }
 
 // runEtcdAgain locks and unlocks one key many times on a server of its own, and compares the speed at the end with that at the beginning. A server that is
@@ -92,20 +63,4 @@ func runEtcdAgain(b *testing.B, _ *target, c contender) {
 	}
 	b.ReportMetric(took[0].Seconds()/took[parts-1].Seconds(), "last/first")
 	b.ReportMetric(each/took[parts-1].Seconds(), "ops/s")
-}
-
-// locked is what came of a lock.
-type locked struct {
-	unlock func() error
-	at     time.Time
-	err    error
-}
-
-func lockLater(ctx context.Context, c client, key string) <-chan locked {
-	ch := make(chan locked, 1)
-	go func() {
-		unlock, err := c.lock(ctx, key)
-		ch <- locked{unlock, time.Now(), err}
-	}()
-	return ch
 }

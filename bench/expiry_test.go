@@ -22,11 +22,14 @@ const (
 const killTTL = 2 * time.Second
 
 // runG kills the process of a holder, and measures from the moment when its key expires until a waiter has the lock.
-func runG(b *testing.B, t *target, c contender) {
+func runG(b *testing.B, t *target, c contender) { killHolders(b, t, c, killHolder) }
+
+// killHolders has kill do so to one holder after the other, and reports how long a waiter needs beyond the TTL, which kill returns.
+func killHolders(b *testing.B, t *target, c contender, kill func(*testing.B, *target, contender, client, string) time.Duration) {
 	waiter := c.clients(b, t, 1, killTTL)[0]
 	var all []time.Duration
 	for i := range b.N {
-		all = append(all, killHolder(b, t, c, waiter, fmt.Sprintf("%s-kill-%d", c.name, i)))
+		all = append(all, kill(b, t, c, waiter, fmt.Sprintf("%s-kill-%d", c.name, i)))
 	}
 	slices.Sort(all)
 	b.ReportMetric(millis(percentile(all, 0.5)), "beyond-ttl-ms")
@@ -37,16 +40,7 @@ func killHolder(b *testing.B, t *target, c contender, waiter client, key string)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	kill := startHolder(b, t, c, key)
-	type got struct {
-		unlock func() error
-		at     time.Time
-		err    error
-	}
-	next := make(chan got, 1)
-	go func() {
-		u, err := waiter.lock(ctx, key)
-		next <- got{u, time.Now(), err}
-	}()
+	next := lockLater(ctx, waiter, key)
 	time.Sleep(300 * time.Millisecond)
 	kill()
 	left, err := t.admin.PTTL(ctx, c.serverKey(key)).Result()

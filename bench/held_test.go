@@ -35,33 +35,43 @@ func runHeld(n int, ttl, d time.Duration) func(*testing.B, *target, contender) {
 			cancel()
 			wg.Wait()
 		})
-		var next atomic.Int64
-		var makers sync.WaitGroup
-		for range poolSize {
-			makers.Go(func() {
-				for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-					if err := k.keep(ctx, c.name+"-"+keyNumber(int(i))); err != nil {
-						b.Errorf("acquire: %v", err)
-						return
-					}
-				}
-			})
-		}
-		makers.Wait()
-		runtime.GC()
-		var mem runtime.MemStats
-		client, server, requests := ownCPU(), t.cpu(b), t.requests.Load()
-		time.Sleep(d)
-		client, server, requests = ownCPU()-client, t.cpu(b)-server, t.requests.Load()-requests
-		runtime.ReadMemStats(&mem)
-		b.ReportMetric(float64(runtime.NumGoroutine()-before), "goroutines")
-		b.ReportMetric(client.Seconds(), "client-cpu-s")
-		b.ReportMetric(server.Seconds(), "server-cpu-s")
-		b.ReportMetric((client + server).Seconds(), "cpu-s")
-		b.ReportMetric(float64(requests)/d.Seconds(), "requests/s")
-		b.ReportMetric(float64(mem.HeapInuse+mem.StackInuse)/(1<<20), "MB")
-		b.ReportMetric(float64(k.lost()), "lost")
+		holdMany(ctx, b, k, n, c.name+"-")
+		measureHeld(b, t, k, d, before, func() time.Duration { return t.cpu(b) })
 	}
+}
+
+// holdMany acquires n locks, whose keys begin with prefix.
+func holdMany(ctx context.Context, b *testing.B, k keeper, n int, prefix string) {
+	var next atomic.Int64
+	var makers sync.WaitGroup
+	for range poolSize {
+		makers.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				if err := k.keep(ctx, prefix+keyNumber(int(i))); err != nil {
+					b.Errorf("acquire: %v", err)
+					return
+				}
+			}
+		})
+	}
+	makers.Wait()
+}
+
+// measureHeld reports what it takes to hold the locks of k for d. There were before goroutines without them, and server is the CPU time of the server.
+func measureHeld(b *testing.B, t *target, k keeper, d time.Duration, before int, server func() time.Duration) {
+	runtime.GC()
+	clientCPU, serverCPU, requests := ownCPU(), server(), t.requests.Load()
+	time.Sleep(d)
+	clientCPU, serverCPU, requests = ownCPU()-clientCPU, server()-serverCPU, t.requests.Load()-requests
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	b.ReportMetric(float64(runtime.NumGoroutine()-before), "goroutines")
+	b.ReportMetric(clientCPU.Seconds(), "client-cpu-s")
+	b.ReportMetric(serverCPU.Seconds(), "server-cpu-s")
+	b.ReportMetric((clientCPU + serverCPU).Seconds(), "cpu-s")
+	b.ReportMetric(float64(requests)/d.Seconds(), "requests/s")
+	b.ReportMetric(float64(mem.HeapInuse+mem.StackInuse)/(1<<20), "MB")
+	b.ReportMetric(float64(k.lost()), "lost")
 }
 
 // newKeeper opens a client that holds many locks. What it starts ends with ctx, and is counted by wg.

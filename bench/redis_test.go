@@ -165,30 +165,26 @@ func runIdle(b *testing.B, t *target, c contender) {
 	b.ReportMetric(float64(n)/window.Seconds()/waiters, "requests/s/waiter")
 }
 
-// runD measures from the call of unlock until another client's lock has returned.
+// runD hands over a lock that is held until others wait for it, at any phase of their polling.
 func runD(b *testing.B, t *target, c contender) {
+	handOver(b, t, c, 20*time.Millisecond, 30*time.Millisecond)
+}
+
+// handOver measures from the call of unlock until another client's lock has returned, of a lock that is held for least to most.
+func handOver(b *testing.B, t *target, c contender, least, most time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	list := c.clients(b, t, 2, defaultTTL)
 	key := c.name + "-handover"
 	c.prepare(t, key)
-	var all []time.Duration
 	unlock, err := list[0].lock(ctx, key)
 	if err != nil {
 		b.Fatal(err)
 	}
-	type got struct {
-		unlock func() error
-		at     time.Time
-		err    error
-	}
+	var all []time.Duration
 	for i := range b.N {
-		next := make(chan got)
-		go func() {
-			u, err := list[(i+1)%2].lock(ctx, key)
-			next <- got{u, time.Now(), err}
-		}()
-		time.Sleep(20*time.Millisecond + rand.N(10*time.Millisecond)) // it waits by then, at any phase of its polling
+		next := lockLater(ctx, list[(i+1)%2], key)
+		time.Sleep(least + rand.N(most-least))
 		released := time.Now()
 		if err := unlock(); err != nil {
 			b.Fatal(err)
@@ -204,4 +200,20 @@ func runD(b *testing.B, t *target, c contender) {
 	slices.Sort(all)
 	b.ReportMetric(millis(percentile(all, 0.5)), "p50-ms")
 	b.ReportMetric(millis(percentile(all, 0.99)), "p99-ms")
+}
+
+// locked is what came of a lock.
+type locked struct {
+	unlock func() error
+	at     time.Time
+	err    error
+}
+
+func lockLater(ctx context.Context, c client, key string) <-chan locked {
+	ch := make(chan locked, 1)
+	go func() {
+		unlock, err := c.lock(ctx, key)
+		ch <- locked{unlock, time.Now(), err}
+	}()
+	return ch
 }
