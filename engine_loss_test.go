@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/drivers/memory"
+	"github.com/dlock-go/dlock/internal/proc"
 )
 
 // deadline is S + T − m for a hold that was asked for at s.
@@ -305,9 +305,13 @@ func TestAStoppedProcessKnowsWhenItWakes(t *testing.T) {
 	if got := lines.Text(); got != "held true" {
 		t.Fatalf("child says %q before the pause", got)
 	}
-	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	if err := proc.Stop(cmd.Process); err != nil {
+		t.Fatal(err)
+	}
 	time.Sleep(900 * time.Millisecond)
-	_ = cmd.Process.Signal(syscall.SIGCONT)
+	if err := proc.Continue(cmd.Process); err != nil {
+		t.Fatal(err)
+	}
 	lines.Scan()
 	if got := strings.TrimSpace(lines.Text()); got != "held false" {
 		t.Errorf("the first look after the pause says %q, want held false", got)

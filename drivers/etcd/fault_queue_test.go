@@ -3,10 +3,8 @@ package etcd_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -69,7 +67,7 @@ func TestAWaiterThatIsGoneHoldsUpTheQueueForItsTTLAtMost(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	s := startSite(t, 1)
-	for name, sig := range map[string]os.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
+	for name, leave := range map[string]func(*faulttest.Process){"killed": (*faulttest.Process).Kill, "stopped": (*faulttest.Process).Stop} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lock := "waiter-" + name
@@ -78,7 +76,7 @@ func TestAWaiterThatIsGoneHoldsUpTheQueueForItsTTLAtMost(t *testing.T) {
 			faulttest.Eventually(t, 20*time.Second, "the process waits", func() bool { return s.count(t, lock) == 2 })
 			got := acquiring(t, s, openLocker(t, ttl, s.Addrs()...), lock, 3)
 			late := faulttest.Lateness(t)
-			h.Signal(sig)
+			leave(h)
 			began := time.Now()
 			if err := x.Unlock(t.Context()); err != nil {
 				t.Fatal(err)

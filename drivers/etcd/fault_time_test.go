@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -96,7 +95,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	if !store.write(fence) {
 		t.Fatal("the first write was refused")
 	}
-	h.Signal(syscall.SIGSTOP)
+	h.Stop()
 	stopped := time.Now()
 	x := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), "c2")
 	if !store.write(x.Fence()) {
@@ -104,7 +103,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	}
 	faulttest.Eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
 	late := faulttest.Lateness(t)
-	h.Signal(syscall.SIGCONT)
+	h.Continue()
 	if held := h.Line(t, "held"); held != "false" {
 		t.Errorf("the first Held() after the pause is %s, want false", held)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	filedriver "github.com/dlock-go/dlock/drivers/file"
+	"github.com/dlock-go/dlock/internal/proc"
 )
 
 const (
@@ -143,9 +144,16 @@ func startChild(t *testing.T, role, dir string) *child {
 	return c
 }
 
-func (c *child) signal(t *testing.T, s os.Signal) {
+func (c *child) stop(t *testing.T) {
 	t.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
+	if err := proc.Stop(c.cmd.Process); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *child) goOn(t *testing.T) {
+	t.Helper()
+	if err := proc.Continue(c.cmd.Process); err != nil {
 		t.Fatal(err)
 	}
 }

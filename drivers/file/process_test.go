@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -69,13 +68,13 @@ func TestAWaiterThatIsStoppedIsPassedOverAndQueuesAgain(t *testing.T) {
 	head := startChild(t, "wait", dir)
 	head.says(t, "queued")
 	got := enqueue(t, b, next)
-	head.signal(t, syscall.SIGSTOP)
+	head.stop(t)
 	eventually(t, 10*time.Second, "the stopped process is no longer taken for one who waits", func() bool {
 		return slices.Equal(inspect(t, b, "k").Waiters, []string{"next"})
 	})
 	release(t, b, first)
 	g := within(t, late, "the next one has the lock", got)
-	head.signal(t, syscall.SIGCONT)
+	head.goOn(t)
 	eventually(t, 10*time.Second, "the process that goes on waits again", func() bool { return len(inspect(t, b, "k").Waiters) == 1 })
 	release(t, b, next)
 	var fence uint64
@@ -93,7 +92,7 @@ func TestAHolderThatWasStoppedBeyondItsTTLKnows(t *testing.T) {
 		holder := startChild(t, "hold lease", dir)
 		var fence uint64
 		holder.says(t, "granted", &fence)
-		holder.signal(t, syscall.SIGSTOP)
+		holder.stop(t)
 		g, err := open(t, dir).Wait(soon(t, childTTL+2*late), claim("k", "next", ample))
 		if err != nil {
 			t.Logf("the holder was stopped within a call: %v", err)
@@ -103,7 +102,7 @@ func TestAHolderThatWasStoppedBeyondItsTTLKnows(t *testing.T) {
 			t.Errorf("the next owner has the fence %d, and the one before had %d", g.Fence, fence)
 		}
 		time.Sleep(childTTL) // for the stop to be longer than the TTL, whenever the last renewal was
-		holder.signal(t, syscall.SIGCONT)
+		holder.goOn(t)
 		var held bool
 		if holder.says(t, "held", &held); held {
 			t.Error("the first Held after the process was stopped for longer than the TTL is true, want false")

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -218,11 +217,11 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 		sc.got = queued(t, s, backend(t, s.Addr), sc.alive)
 		return sc, leave
 	}
-	process := func(t *testing.T, sig syscall.Signal) func(s *server) func() {
+	process := func(t *testing.T, leave func(*faulttest.Process)) func(s *server) func() {
 		return func(s *server) func() {
 			c := faulttest.StartWaiter(t, "redis", dsn(s.Addr), "d7", ttl)
 			c.Line(t, "waiting")
-			return func() { c.Signal(sig) }
+			return func() { leave(c) }
 		}
 	}
 	partitioned := func(t *testing.T) func(s *server) func() {
@@ -239,7 +238,7 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 	}
 	t.Run("dead", func(t *testing.T) {
 		t.Parallel()
-		sc, leave := setup(t, process(t, syscall.SIGKILL))
+		sc, leave := setup(t, process(t, (*faulttest.Process).Kill))
 		late := faulttest.Lateness(t)
 		leave()
 		faulttest.Eventually(t, 5*time.Second, "the server has noticed", func() bool {
@@ -253,7 +252,7 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 		release(t, sc.holder, sc.alive)
 	})
 	for name, goner := range map[string]func(t *testing.T) func(s *server) func(){
-		"hung":        func(t *testing.T) func(s *server) func() { return process(t, syscall.SIGSTOP) },
+		"hung":        func(t *testing.T) func(s *server) func() { return process(t, (*faulttest.Process).Stop) },
 		"partitioned": partitioned,
 	} {
 		t.Run(name+" and silent", func(t *testing.T) {
@@ -520,14 +519,14 @@ func TestAWaiterThatWasStoppedWhenItWasGivenTheLockDoesNotHoldIt(t *testing.T) {
 	c := faulttest.StartWaiter(t, "redis", dsn(s.Addr), "d9", ttl)
 	c.Line(t, "waiting")
 	faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, "d9") == 1 })
-	c.Signal(syscall.SIGSTOP)
+	c.Stop()
 	release(t, other, c0)
 	if s.value(t, "d9") == "" {
 		t.Fatal("the lock was not handed over")
 	}
 	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
-	c.Signal(syscall.SIGCONT)
+	c.Continue()
 	faulttest.Eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })
 	release(t, other, c1)
 	if fence, err := strconv.ParseUint(c.Line(t, "fence"), 10, 64); err != nil || fence <= g1.Fence {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -99,7 +98,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	if !store.write(fence) {
 		t.Fatal("the first write was refused")
 	}
-	c.Signal(syscall.SIGSTOP)
+	c.Stop()
 	stopped := time.Now()
 	x := faulttest.Hold(t, locker(t, s.Addr, 30*time.Second), "c2")
 	if !store.write(x.Fence()) {
@@ -107,7 +106,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	}
 	faulttest.Eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
 	late := faulttest.Lateness(t)
-	c.Signal(syscall.SIGCONT)
+	c.Continue()
 	if held := c.Line(t, "held"); held != "false" {
 		t.Errorf("the first Held() after the pause is %s, want false", held)
 	}

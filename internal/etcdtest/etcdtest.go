@@ -14,14 +14,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/dlock-go/dlock/internal/tether"
+	"github.com/dlock-go/dlock/internal/proc"
 )
 
 // Timing of the members. An election is over well within a second, and the shortest TTL of a lease is one second.
@@ -111,7 +110,7 @@ func (m *Member) begin() error {
 	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	cmd.Stderr = log
 	// A test process that is killed must not leave servers behind.
-	tether.Tie(cmd)
+	proc.Tie(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -152,13 +151,13 @@ func (m *Member) Kill() {
 
 // Stop suspends the process, as if it hung; Continue lets it go on.
 func (m *Member) Stop() {
-	_ = m.cmd.Process.Signal(syscall.SIGSTOP)
+	_ = proc.Stop(m.cmd.Process)
 	m.stopped = true
 }
 
 // Continue lets a stopped process go on.
 func (m *Member) Continue() {
-	_ = m.cmd.Process.Signal(syscall.SIGCONT)
+	_ = proc.Continue(m.cmd.Process)
 	m.stopped = false
 }
 

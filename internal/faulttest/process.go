@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/internal/tether"
+	"github.com/dlock-go/dlock/internal/proc"
 )
 
 // role is the variable that makes a process of the test binary one that wants a lock. Its other settings are in variables that begin alike.
@@ -58,7 +58,7 @@ func start(t *testing.T, what, driver, dsn, key string, ttl time.Duration) *Proc
 	p.cmd.Env = append(os.Environ(), role+"="+what, role+"_DRIVER="+driver, role+"_DSN="+dsn, role+"_KEY="+key, role+"_TTL="+ttl.String())
 	var complaints bytes.Buffer
 	p.cmd.Stderr = &complaints
-	tether.Tie(p.cmd)
+	proc.Tie(p.cmd)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +81,11 @@ func start(t *testing.T, what, driver, dsn, key string, ttl time.Duration) *Proc
 	return p
 }
 
-// Signal sends the process a signal.
-func (p *Process) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+// Stop suspends the process. Continue lets it go on.
+func (p *Process) Stop() { _ = proc.Stop(p.cmd.Process) }
+
+// Continue lets a suspended process go on.
+func (p *Process) Continue() { _ = proc.Continue(p.cmd.Process) }
 
 // Kill ends the process, and waits for that.
 func (p *Process) Kill() {

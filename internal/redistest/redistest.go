@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/internal/tether"
+	"github.com/dlock-go/dlock/internal/proc"
 )
 
 // Server is a redis-server child process.
@@ -89,7 +89,7 @@ func (s *Server) Run() error {
 	s.cmd = exec.Command("redis-server", s.args...)
 	s.cmd.Stdout, s.cmd.Stderr, s.out = log, log, log
 	// A test process that is killed must not leave servers behind.
-	tether.Tie(s.cmd)
+	proc.Tie(s.cmd)
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
@@ -130,10 +130,10 @@ func (s *Server) Kill() {
 }
 
 // Stop suspends the process, as if it hung; Continue lets it go on.
-func (s *Server) Stop() { _ = s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *Server) Stop() { _ = proc.Stop(s.cmd.Process) }
 
 // Continue lets a stopped process go on.
-func (s *Server) Continue() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Server) Continue() { _ = proc.Continue(s.cmd.Process) }
 
 // Do sends one inline command on a connection of its own and returns the raw reply's first line. It is a witness that shares no code with the
 // driver.

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package tether
+package proc
 
 import "os/exec"
 

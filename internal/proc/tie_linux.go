@@ -1,4 +1,4 @@
-package tether
+package proc
 
 import (
 	"os/exec"
