@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"time"
 
@@ -11,22 +10,20 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
+
+	"github.com/dlock-go/dlock/internal/gather"
 )
 
-const (
-	// maxInFlight is how many requests or batches may be on their way at the same time before further ones are gathered.
-	maxInFlight = 4
+// maxInFlight is how many requests or batches may be under way before further requests gather.
+const maxInFlight = 4
 
-	// usualPatience is how long requests gather behind others that are not answered. Then they go out nevertheless: another member may answer them.
-	usualPatience = 100 * time.Millisecond
-
-	// longAnswer is how long a request may take and still count as answered. The client repeats one that a proxy in between has given up, and the first may
-	// then arrive after the second was answered.
-	longAnswer = time.Second
-)
+// longAnswer is how long a request may take and still count as answered. The client repeats one that a proxy in between has given up, and the first may
+// then arrive after the second was answered.
+const longAnswer = time.Second
 
 // request is what makes or deletes a key.
 type request struct {
+	gather.Ticket
 	lock   string // the folder of the lock whose key it may make
 	ifs    []clientv3.Cmp
 	then   []clientv3.Op
@@ -37,143 +34,62 @@ type request struct {
 	rev       int64
 	responses []*pb.ResponseOp
 	err       error
-
-	done chan struct{} // made when the request is gathered
-	gone bool          // nobody waits for it; guarded by line.mu while it is gathered
 }
 
-// line is how requests go out. One that finds the way free goes straight. Those that come while others are on their way gather, and go out together, as one
-// transaction, when one of those has been answered: for the server that is hardly more than a single one.
-type line struct {
-	patience time.Duration
-
-	mu       sync.Mutex
-	inFlight int
-	gathered []*request
-	overdue  *time.Timer // runs while requests are gathered
+// newGate returns what requests go out through. Those that gather become one transaction, which is hardly more for the server than a single one. Where one member
+// does not answer, another may.
+func (b *Backend) newGate() gather.Gate[*request] {
+	return gather.Gate[*request]{Width: maxInFlight, Patience: 100 * time.Millisecond, Alone: b.alone, Together: b.together, Pick: pick, Closed: errClosed}
 }
 
 // do has the server do what r says. When ctx ends first, that may still happen, and r is not to be looked at.
-func (b *Backend) do(ctx context.Context, client *clientv3.Client, r *request) error {
+func (b *Backend) do(ctx context.Context, r *request) error {
 	sent := time.Now()
-	err := b.deliver(ctx, client, r)
+	err := b.gate.Do(ctx, r)
+	if err == nil {
+		err = r.err
+	}
 	if err != nil && !isRefusal(err) || time.Since(sent) > longAnswer {
 		b.unanswered()
 	}
 	return err
 }
 
-// deliver sends r, by itself or with others, and waits for the answer.
-func (b *Backend) deliver(ctx context.Context, client *clientv3.Client, r *request) error {
-	if b.free(client, r) {
-		r.alone(ctx, client)
-		b.next(client)
-		return r.err
-	}
-	select {
-	case <-r.done:
-		return r.err
-	case <-ctx.Done():
-		b.line.mu.Lock()
-		r.gone = true
-		b.line.mu.Unlock()
-		return ctx.Err()
-	}
-}
-
-// free reports whether r may go straight out. Otherwise it is sent with others.
-func (b *Backend) free(client *clientv3.Client, r *request) bool {
-	n := &b.line
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.inFlight < maxInFlight {
-		n.inFlight++
-		return true
-	}
-	r.done = make(chan struct{})
-	if n.gathered = append(n.gathered, r); len(n.gathered) == 1 {
-		b.overtakeLater(client)
-	}
-	return false
-}
-
-// overtakeLater sees to it that what is gathered does not wait too long. The mutex of the line is held.
-func (b *Backend) overtakeLater(client *clientv3.Client) {
-	if n := &b.line; n.overdue == nil {
-		n.overdue = time.AfterFunc(n.patience, func() { b.overtake(client) })
-	} else {
-		n.overdue.Reset(n.patience)
-	}
-}
-
-// overtake sends what has gathered although those before it have not been answered.
-func (b *Backend) overtake(client *clientv3.Client) {
-	b.line.mu.Lock()
-	b.line.inFlight++
-	b.line.mu.Unlock()
-	b.next(client)
-}
-
-// next sends what has gathered, in the place of a request that has been answered.
-func (b *Backend) next(client *clientv3.Client) {
-	b.line.mu.Lock()
-	batch := b.collect(client)
-	if len(batch) == 0 {
-		b.line.inFlight--
-	}
-	b.line.mu.Unlock()
-	if len(batch) > 0 {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.background(requestLimit, func(ctx context.Context) { b.sendBatch(ctx, client, batch) })
-	}
-}
-
-// collect returns gathered requests that may go out together. Keys of one lock never do: they would have the same create revision, and none of them would be
-// first. The mutex of the line is held.
-func (b *Backend) collect(client *clientv3.Client) (batch []*request) {
-	n := &b.line
-	if len(n.gathered) == 0 {
-		return nil
-	}
-	n.overdue.Stop()
+// pick chooses requests that may go out together. Keys of one lock never do: they would have the same create revision, and none of them would be first.
+func pick(gathered []*request) (batch, rest []*request) {
 	locks := map[string]bool{}
-	rest := n.gathered[:0]
-	for _, r := range n.gathered {
-		switch {
-		case r.gone:
-		case len(batch) == txnSize || r.lock != "" && locks[r.lock]:
+	for _, r := range gathered {
+		if len(batch) == txnSize || r.lock != "" && locks[r.lock] {
 			rest = append(rest, r)
-		default:
-			locks[r.lock] = true
-			batch = append(batch, r)
+			continue
 		}
+		locks[r.lock] = true
+		batch = append(batch, r)
 	}
-	clear(n.gathered[len(rest):])
-	if n.gathered = rest; len(rest) > 0 {
-		b.overtakeLater(client)
-	}
-	return batch
+	return batch, rest
 }
 
-// sendBatch sends requests of different callers. None of their contexts may end it for the others.
-func (b *Backend) sendBatch(ctx context.Context, client *clientv3.Client, batch []*request) {
-	if len(batch) == 1 || !together(ctx, client, batch) {
-		var wg sync.WaitGroup
-		for _, r := range batch {
-			wg.Go(func() { r.alone(ctx, client) })
-		}
-		wg.Wait()
+// together sends requests of different callers.
+func (b *Backend) together(batch []*request) {
+	ctx, cancel := context.WithTimeout(b.ctx, requestLimit)
+	defer cancel()
+	if len(batch) > 1 && b.combined(ctx, batch) {
+		return
 	}
+	var wg sync.WaitGroup
 	for _, r := range batch {
-		close(r.done)
+		wg.Go(func() { b.alone(ctx, r) })
 	}
-	runtime.Gosched() // those who have got their answers may have more to ask, and then it goes out together
-	b.next(client)
+	wg.Wait()
 }
 
 // alone sends r by itself.
-func (r *request) alone(ctx context.Context, client *clientv3.Client) {
+func (b *Backend) alone(ctx context.Context, r *request) {
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		r.err = err
+		return
+	}
 	if r.remove != "" {
 		var resp *clientv3.DeleteResponse
 		if resp, r.err = client.Delete(ctx, r.remove); r.err == nil {
@@ -188,9 +104,13 @@ func (r *request) alone(ctx context.Context, client *clientv3.Client) {
 	r.err = ended(ctx, r.err)
 }
 
-// together sends requests as one. It reports false if the server has refused that and done nothing: there is one among them that it would refuse by itself too,
+// combined sends requests as one. It reports false if the server has refused that and done nothing: there is one among them that it would refuse by itself too,
 // which is not the others' fault.
-func together(ctx context.Context, client *clientv3.Client, batch []*request) bool {
+func (b *Backend) combined(ctx context.Context, batch []*request) bool {
+	client, err := b.dial.get(ctx)
+	if err != nil {
+		return false
+	}
 	ops := make([]clientv3.Op, len(batch))
 	for i, r := range batch {
 		if r.remove != "" {

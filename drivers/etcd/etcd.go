@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/gather"
 )
 
 func init() { driver.Register("etcd", Driver{}) }
@@ -27,7 +28,7 @@ type Backend struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // under way, those in the background included
 	pulse  pulse
-	line   line
+	gate   gather.Gate[*request]
 
 	mu     sync.Mutex
 	closed bool
@@ -84,7 +85,7 @@ func newBackend(d *dialer, o options) *Backend {
 	b.id = hex.EncodeToString(raw[:])
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.pulse.opening = make(chan struct{}, 1)
-	b.line.patience = usualPatience
+	b.gate = b.newGate()
 	return b
 }
 
@@ -132,10 +133,12 @@ func (b *Backend) close() error {
 		b.anchor.idle.Stop()
 	}
 	b.mu.Unlock()
+	b.gate.Close()
 	b.cancel()
 	quiet := make(chan struct{})
 	go func() {
 		b.calls.Wait()
+		b.gate.Wait()
 		close(quiet)
 	}()
 	select {

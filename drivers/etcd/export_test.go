@@ -43,12 +43,9 @@ var (
 const MaxInFlight = maxInFlight
 
 // Patient has requests gather for as long as others are on their way.
-func Patient(b driver.Backend) { b.(*Backend).line.patience = time.Hour }
+func Patient(b driver.Backend) { b.(*Backend).gate.Patience = time.Hour }
 
 // Gathered returns how many requests wait to be sent together.
 func Gathered(b driver.Backend) int {
-	x := b.(*Backend)
-	x.line.mu.Lock()
-	defer x.line.mu.Unlock()
-	return len(x.line.gathered)
+	return b.(*Backend).gate.Gathered()
 }

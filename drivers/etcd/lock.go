@@ -36,10 +36,6 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	}
 	maybe := true
 	defer func() { b.leave(e, maybe) }()
-	client, err := b.dial.get(ctx)
-	if err != nil {
-		return g, err
-	}
 	folder := b.folder(c.Key)
 	r := &request{
 		lock: folder,
@@ -47,7 +43,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		then: []clientv3.Op{clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))},
 		els:  []clientv3.Op{clientv3.OpGet(folder, clientv3.WithFirstCreate()...)},
 	}
-	err = b.do(ctx, client, r)
+	err = b.do(ctx, r)
 	switch {
 	case isLeaseNotFound(err):
 		maybe = false
@@ -128,12 +124,8 @@ func (b *Backend) release(ctx context.Context, c driver.Claim) (bool, error) {
 
 // removePlainly deletes the key that has this name, which must be nobody else's before the answer is there. It costs the server less than remove.
 func (b *Backend) removePlainly(ctx context.Context, name string) (bool, error) {
-	client, err := b.dial.get(ctx)
-	if err != nil {
-		return false, err
-	}
 	r := &request{remove: name}
-	if err := b.do(ctx, client, r); err != nil {
+	if err := b.do(ctx, r); err != nil {
 		return false, err
 	}
 	return r.succeeded, nil

@@ -86,7 +86,7 @@ func (w *waiter) enqueue(l *lease) (ahead string, err error) {
 			clientv3.OpPut(name, value(w.claim.Owner, w.e.index), clientv3.WithLease(l.id)),
 		},
 	}
-	if err := w.b.do(w, w.client, r); err != nil {
+	if err := w.b.do(w, r); err != nil {
 		return "", err
 	}
 	if !r.succeeded {

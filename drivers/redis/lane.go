@@ -3,13 +3,86 @@ package redis
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/internal/after"
 )
+
+// lanesKept is how many lanes there are, unless some are stuck.
+const lanesKept = 4
+
+// lanes are the ways to the server.
+type lanes struct {
+	make   func() *lane
+	shared *lane // if there is just this one, which everybody has
+
+	mu     sync.Mutex
+	free   []*lane
+	all    map[*lane]struct{}
+	closed bool
+}
+
+// init has ls make lanes of its own, where client is one whose connections are all to one server. Waiting for replicas keeps a connection long, so that
+// many are needed.
+func (ls *lanes) init(client redis.UniversalClient, replicas int) {
+	ls.all = map[*lane]struct{}{}
+	if c, ok := client.(*redis.Client); ok && replicas == 0 {
+		ls.make = func() *lane { return newLane(*c.Options()) }
+	} else {
+		ls.shared = &lane{client: client, shared: true}
+	}
+}
+
+// take returns a lane that nobody uses.
+func (ls *lanes) take() (*lane, error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed {
+		return nil, errClosed
+	}
+	if ls.shared != nil {
+		return ls.shared, nil
+	}
+	if n := len(ls.free); n > 0 {
+		ln := ls.free[n-1]
+		ls.free = ls.free[:n-1]
+		return ln, nil
+	}
+	ln := ls.make()
+	ls.all[ln] = struct{}{}
+	return ln, nil
+}
+
+// give puts a lane back. Those that were made because the others were stuck are not kept.
+func (ls *lanes) give(ln *lane) {
+	if ln.shared {
+		return
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if len(ls.free) < lanesKept && !ls.closed {
+		ls.free = append(ls.free, ln)
+		return
+	}
+	delete(ls.all, ln)
+	go ln.close()
+}
+
+// close ends whatever uses a lane.
+func (ls *lanes) close() {
+	ls.mu.Lock()
+	ls.closed = true
+	all := slices.Collect(maps.Keys(ls.all))
+	ls.mu.Unlock()
+	for _, ln := range all {
+		ln.close()
+	}
+}
 
 // lane is a client that uses one connection. The client reads until its timeout has passed, whatever becomes of the context; a lane closes the
 // connection instead, so that a call returns when its context ends.

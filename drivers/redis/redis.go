@@ -188,7 +188,7 @@ func quiet() *maintnotifications.Config {
 
 // Prompt is true for one server, with Sentinel too. In a cluster, with replicas, and with a client of another kind, a call may last until the client's
 // timeout.
-func (b *Backend) Prompt() bool { return b.pipe.shared == nil }
+func (b *Backend) Prompt() bool { return b.pipe.lanes.shared == nil }
 
 // Close ends the subscription and the clients that were made here.
 func (b *Backend) Close() error {
