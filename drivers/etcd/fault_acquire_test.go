@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -364,23 +363,7 @@ func TestAContextThatIsDoneSendsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	claim := faulttest.Claim("b2", time.Second)
-	_, errTry := l.TryLock(ctx, "b2")
-	_, errAcquire := b.Acquire(ctx, claim)
-	_, errWait := b.Wait(ctx, claim)
-	_, errRenew := b.Renew(ctx, claim)
-	for what, err := range map[string]error{
-		"Lock": l.Lock(ctx, "b2"), "TryLock": errTry, "Ping": dlock.Ping(ctx, l), "Backend.Acquire": errAcquire, "Backend.Wait": errWait,
-		"Backend.Renew": errRenew, "Backend.Release": b.Release(ctx, claim),
-	} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s = %v, want context.Canceled", what, err)
-		}
-	}
-	_ = l.Close()
-	_ = b.Close()
+	faulttest.UseDoneContext(t, l, b)
 	if n := w.requests.Load(); n > 0 {
 		t.Errorf("%d requests were sent, want none", n)
 	}
@@ -469,14 +452,7 @@ func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
 func TestCloseEndsEverythingAndNothingIsWrittenAfterwards(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second
-	for name, fault := range map[string]faultproxy.Rules{
-		"the network works":    {},
-		"requests wait":        {HoldUp: true},
-		"replies wait":         {HoldDown: true},
-		"everything vanishes":  {DropUp: true, DropDown: true},
-		"replies are delayed":  {DelayDown: 200 * time.Millisecond},
-		"connections are shut": {CutAtReply: 1, Refuse: true},
-	} {
+	for name, fault := range faulttest.CloseFaults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startSite(t, 1)
@@ -485,54 +461,12 @@ func TestCloseEndsEverythingAndNothingIsWrittenAfterwards(t *testing.T) {
 			if _, err := openBackend(t, s.Addrs()...).Acquire(t.Context(), faulttest.Claim("busy", time.Minute)); err != nil {
 				t.Fatal(err)
 			}
-			x, unlocking := faulttest.Hold(t, l, "held"), faulttest.Hold(t, l, "unlocking")
-			late := faulttest.Lateness(t)
-
-			var calls sync.WaitGroup
-			results := make(chan error, 10)
-			start := func(f func() error) { calls.Go(func() { results <- f() }) }
-			start(func() error { return l.Lock(context.Background(), "busy") })
-			faulttest.Eventually(t, 10*time.Second, "Lock waits", func() bool { return s.count(t, "busy") == 2 })
-			p.Set(fault)
-			start(func() error {
-				ok, err := l.TryLock(context.Background(), "flying")
-				if !ok && err == nil {
-					err = errors.New("TryLock said that another owner has a free key")
-				}
-				return err
-			})
-			start(func() error { return unlocking.Unlock(context.Background()) })
-
-			began := time.Now()
-			for range 3 {
-				start(l.Close)
-			}
-			_ = l.Close()
-			if took := time.Since(began); took > 2*time.Second+late() {
-				t.Errorf("Close took %v, want at most 2s", took)
-			}
-			select {
-			case <-x.Done():
-			default:
-				t.Error("Done is open after Close")
-			}
-			sent := w.requests.Load() - w.watches.Load()
-			calls.Wait()
-			if took := time.Since(began); took > 2*time.Second+200*time.Millisecond+late() {
-				t.Errorf("the last call returned after %v, want it to return with Close", took)
-			}
-			close(results)
-			for err := range results {
-				if name == "the network works" && err != nil && !errors.Is(err, dlock.ErrClosed) {
-					t.Errorf("a call returned %v, want ErrClosed or nil", err)
-				}
-				if err != nil && strings.Contains(err.Error(), "another owner has a free key") {
-					t.Error(err)
-				}
-			}
-			if err := l.Lock(t.Context(), "later"); !errors.Is(err, dlock.ErrClosed) {
-				t.Errorf("Lock after Close = %v, want ErrClosed", err)
-			}
+			var sent int64
+			began := faulttest.CloseInUse(t, faulttest.Closing{
+				Locker: l, Proxy: p,
+				Waits:  func() bool { return s.count(t, "busy") == 2 },
+				Closed: func() { sent = w.requests.Load() - w.watches.Load() },
+			}, fault)
 			p.Heal()
 			// A renewal that somebody forgot would come within the TTL, and what nobody renews is gone soon after it.
 			faulttest.Eventually(t, 3*ttl+5*time.Second, "all keys of the Locker are gone", func() bool {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -19,22 +18,6 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
-
-// resources are those of this process that a leak shows in.
-type resources struct{ goroutines, descriptors, heap int }
-
-func measure(t *testing.T) resources {
-	t.Helper()
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skipf("descriptors cannot be counted: %v", err)
-	}
-	return resources{runtime.NumGoroutine(), len(fds), int(m.HeapAlloc)}
-}
 
 // F2. It does not run beside other tests: it counts what the whole process has.
 func TestManyCyclesLeaveNothingBehind(t *testing.T) {
@@ -64,13 +47,9 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 		wg.Wait()
 	}
 	run(cycles / 4)
-	before := measure(t)
+	before := faulttest.Measure(t)
 	run(cycles)
-	var after resources
-	faulttest.Eventually(t, 15*time.Second, "goroutines, descriptors and heap are as before", func() bool {
-		after = measure(t)
-		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+cycles*100
-	})
+	after := before.Again(t, cycles*100)
 	t.Logf("%d cycles: before %+v, after %+v", cycles, before, after)
 	if n := slow.Load(); n > int64(cycles/100) {
 		t.Errorf("%d of %d cycles were not answered in time", n, cycles)
@@ -87,28 +66,11 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 // F2
 func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
 	s := startSite(t, 1)
-	run := func(n int) {
-		for range n {
-			l, err := dlock.Open("etcd", dsnOf(s.Addrs()...), &dlock.Config{DefaultTTL: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = faulttest.Hold(t, l, "f2").Unlock(t.Context())
-			if err := faulttest.Hold(t, l, "f2-kept").Extend(t.Context(), 2*time.Second); err != nil {
-				t.Fatal(err)
-			}
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	run := func(n int) { faulttest.OpenAndClose(t, n, "etcd", dsnOf(s.Addrs()...)) }
 	run(5)
-	before := measure(t)
+	before := faulttest.Measure(t)
 	run(30)
-	faulttest.Eventually(t, 15*time.Second, "goroutines and descriptors are as before", func() bool {
-		after := measure(t)
-		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4
-	})
+	before.Again(t, faulttest.AnyHeap)
 	leases, err := s.witness.Leases(t.Context())
 	if err != nil || len(leases.Leases) > 0 || s.count(t, "f2")+s.count(t, "f2-kept") > 0 {
 		t.Errorf("the server has the leases %v, %v; want none, and no key", leases, err)

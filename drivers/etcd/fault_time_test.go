@@ -3,10 +3,8 @@ package etcd_test
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -70,52 +68,11 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 	})
 }
 
-// fencedStore is something that a lock protects. It takes no write from a holder older than the last one it saw.
-type fencedStore struct{ highest uint64 }
-
-func (s *fencedStore) write(fence uint64) bool {
-	if fence < s.highest {
-		return false
-	}
-	s.highest = fence
-	return true
-}
-
 // C2
 func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
 	s := startSite(t, 1)
-	var store fencedStore
-	h := faulttest.StartHolder(t, "etcd", dsnOf(s.Addrs()...), "c2", ttl)
-	fence, err := strconv.ParseUint(h.Line(t, "fence"), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !store.write(fence) {
-		t.Fatal("the first write was refused")
-	}
-	h.Stop()
-	stopped := time.Now()
-	x := faulttest.Hold(t, openLocker(t, 30*time.Second, s.Addrs()...), "c2")
-	if !store.write(x.Fence()) {
-		t.Errorf("the next holder's fence %d was refused after %d", x.Fence(), fence)
-	}
-	faulttest.Eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
-	late := faulttest.Lateness(t)
-	h.Continue()
-	if held := h.Line(t, "held"); held != "false" {
-		t.Errorf("the first Held() after the pause is %s, want false", held)
-	}
-	if us, err := strconv.Atoi(h.Line(t, "done")); err != nil || time.Duration(us)*time.Microsecond > 50*time.Millisecond+late() {
-		t.Errorf("Done %d µs after waking (%v), want at most 50 ms", us, err)
-	}
-	if fence, err := strconv.ParseUint(h.Line(t, "write"), 10, 64); err != nil || store.write(fence) {
-		t.Errorf("the late write with fence %d was accepted after %d (%v)", fence, x.Fence(), err)
-	}
-	if !x.Held() {
-		t.Errorf("the next holder has lost it: %v", x.Err())
-	}
+	faulttest.StopHolder(t, "etcd", dsnOf(s.Addrs()...), "c2", openLocker(t, 30*time.Second, s.Addrs()...))
 }
 
 // C3. What concurrency.Session does in the same situation is logged beside it.
@@ -265,11 +222,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 	t.Run("the Locker refuses", func(t *testing.T) {
 		t.Parallel()
 		l, w := wiredLocker(t, time.Minute, s.Addrs()...)
-		for _, ttl := range []time.Duration{0, -1, 1, 999 * time.Microsecond, 1500 * time.Microsecond, 1 << 62, math.MaxInt64, math.MinInt64} {
-			if err := l.Lock(t.Context(), "c5", dlock.WithTTL(ttl)); !errors.Is(err, dlock.ErrInvalidTTL) {
-				t.Errorf("Lock with a TTL of %v = %v, want ErrInvalidTTL", ttl, err)
-			}
-		}
+		faulttest.RefuseTTLs(t, l)
 		if n := w.requests.Load(); n > 0 {
 			t.Errorf("%d requests were sent, want none", n)
 		}
@@ -277,10 +230,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 	t.Run("the driver rounds up and says so, or writes nothing", func(t *testing.T) {
 		t.Parallel()
 		b := openBackend(t, s.Addrs()...)
-		for _, ttl := range []time.Duration{
-			0, -1, 1, 999 * time.Microsecond, 1500 * time.Microsecond, 10*time.Millisecond + 1, time.Second, 1500 * time.Millisecond, 24 * time.Hour, 1 << 62,
-			math.MaxInt64, math.MinInt64,
-		} {
+		for _, ttl := range faulttest.OddTTLs() {
 			s.roundedUp(t, b, ttl)
 		}
 	})

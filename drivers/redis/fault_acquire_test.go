@@ -345,23 +345,7 @@ func TestAContextThatIsDoneSendsNothing(t *testing.T) {
 	s := listenSilently(t)
 	l := locker(t, s.addr, time.Second)
 	b := backend(t, s.addr)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	c := faulttest.Claim("b2", time.Second)
-	_, errTry := l.TryLock(ctx, "b2")
-	_, errAcquire := b.Acquire(ctx, c)
-	_, errWait := b.Wait(ctx, c)
-	_, errRenew := b.Renew(ctx, c)
-	for what, err := range map[string]error{
-		"Lock": l.Lock(ctx, "b2"), "TryLock": errTry, "Ping": dlock.Ping(ctx, l), "Backend.Acquire": errAcquire, "Backend.Wait": errWait,
-		"Backend.Renew": errRenew, "Backend.Release": b.Release(ctx, c),
-	} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s = %v, want context.Canceled", what, err)
-		}
-	}
-	_ = l.Close()
-	_ = b.Close()
+	faulttest.UseDoneContext(t, l, b)
 	if n, bytes := s.accepted.Load(), s.bytes.Load(); n > 0 || bytes > 0 {
 		t.Errorf("%d connections were made and %d bytes sent, want none", n, bytes)
 	}
@@ -467,68 +451,18 @@ func TestACallUnderWayAtCloseIsToldOfIt(t *testing.T) {
 func TestCloseEndsEverythingAndNothingIsSentAfterwards(t *testing.T) {
 	t.Parallel()
 	const ttl = 900 * time.Millisecond
-	for name, fault := range map[string]faultproxy.Rules{
-		"the network works":    {},
-		"requests wait":        {HoldUp: true},
-		"replies wait":         {HoldDown: true},
-		"everything vanishes":  {DropUp: true, DropDown: true},
-		"replies are delayed":  {DelayDown: 200 * time.Millisecond},
-		"connections are shut": {CutAtReply: 1, Refuse: true},
-	} {
+	for name, fault := range faulttest.CloseFaults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t)
 			p := faultproxy.New(t, s.Addr)
-			l := locker(t, p.Addr, ttl)
 			claimed(t, backend(t, s.Addr), "busy")
-			x, unlocking := faulttest.Hold(t, l, "held"), faulttest.Hold(t, l, "unlocking")
-			late := faulttest.Lateness(t)
-
-			var calls sync.WaitGroup
-			results := make(chan error, 10)
-			start := func(f func() error) { calls.Go(func() { results <- f() }) }
-			start(func() error { return l.Lock(context.Background(), "busy") })
-			faulttest.Eventually(t, 5*time.Second, "Lock waits", func() bool { return s.waiting(t, "busy") == 1 })
-			p.Set(fault)
-			start(func() error {
-				ok, err := l.TryLock(context.Background(), "flying")
-				if !ok && err == nil {
-					err = errors.New("TryLock said that another owner has a free key")
-				}
-				return err
-			})
-			start(func() error { return unlocking.Unlock(context.Background()) })
-
-			began := time.Now()
-			for range 3 {
-				start(l.Close)
-			}
-			_ = l.Close()
-			if took := time.Since(began); took > 2*time.Second+late() {
-				t.Errorf("Close took %v, want at most 2s", took)
-			}
-			select {
-			case <-x.Done():
-			default:
-				t.Error("Done is open after Close")
-			}
-			m := s.monitor(t)
-			calls.Wait()
-			if took := time.Since(began); took > 2*time.Second+200*time.Millisecond+late() {
-				t.Errorf("the last call returned after %v, want it to return with Close", took)
-			}
-			close(results)
-			for err := range results {
-				if name == "the network works" && err != nil && !errors.Is(err, dlock.ErrClosed) {
-					t.Errorf("a call returned %v, want ErrClosed or nil", err)
-				}
-				if err != nil && strings.Contains(err.Error(), "another owner has a free key") {
-					t.Error(err)
-				}
-			}
-			if err := l.Lock(t.Context(), "later"); !errors.Is(err, dlock.ErrClosed) {
-				t.Errorf("Lock after Close = %v, want ErrClosed", err)
-			}
+			var m *monitor
+			faulttest.CloseInUse(t, faulttest.Closing{
+				Locker: locker(t, p.Addr, ttl), Proxy: p,
+				Waits:  func() bool { return s.waiting(t, "busy") == 1 },
+				Closed: func() { m = s.monitor(t) },
+			}, fault)
 			if fault.HoldUp {
 				return // what was sent before Close may arrive at any time
 			}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -72,22 +71,6 @@ func TestAnApplicationThatUsesUpItsPoolDoesNotDelayRenewals(t *testing.T) {
 	}
 }
 
-// resources are those of this process that a leak shows in.
-type resources struct{ goroutines, descriptors, heap int }
-
-func measure(t *testing.T) resources {
-	t.Helper()
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skipf("descriptors cannot be counted: %v", err)
-	}
-	return resources{runtime.NumGoroutine(), len(fds), int(m.HeapAlloc)}
-}
-
 // F2. It does not run beside other tests: it counts what the whole process has.
 func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 	cycles := 20_000
@@ -112,13 +95,9 @@ func TestManyCyclesLeaveNothingBehind(t *testing.T) {
 		wg.Wait()
 	}
 	run(cycles / 10)
-	before := measure(t)
+	before := faulttest.Measure(t)
 	run(cycles)
-	var after resources
-	faulttest.Eventually(t, 10*time.Second, "goroutines, descriptors and heap are as before", func() bool {
-		after = measure(t)
-		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4 && after.heap <= before.heap+(1<<20)
-	})
+	after := before.Again(t, 1<<20)
 	t.Logf("%d cycles: before %+v, after %+v", cycles, before, after)
 	if n := s.do(t, "dbsize"); n.(int64) > 16+1 {
 		t.Errorf("the server has %v keys, want no more than one for each lock", n)
@@ -130,29 +109,12 @@ func TestLockersThatWereClosedLeaveNothingBehind(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector would close what was forgotten
 	s := startServer(t)
 	connections := func() int { return strings.Count(s.do(t, "client", "list").(string), "\n") }
-	run := func(n int) {
-		for range n {
-			l, err := dlock.Open("redis", dsn(s.Addr), &dlock.Config{DefaultTTL: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = faulttest.Hold(t, l, "f2").Unlock(t.Context())
-			if err := faulttest.Hold(t, l, "f2-kept").Extend(t.Context(), time.Second); err != nil { // by the client for renewals
-				t.Fatal(err)
-			}
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	run := func(n int) { faulttest.OpenAndClose(t, n, "redis", dsn(s.Addr)) }
 	run(20)
-	before, connected := measure(t), connections()
+	before, connected := faulttest.Measure(t), connections()
 	run(200)
 	faulttest.Eventually(t, 5*time.Second, "the server has as many connections as before", func() bool { return connections() <= connected+4 })
-	faulttest.Eventually(t, 10*time.Second, "goroutines and descriptors are as before", func() bool {
-		after := measure(t)
-		return after.goroutines <= before.goroutines+4 && after.descriptors <= before.descriptors+4
-	})
+	before.Again(t, faulttest.AnyHeap)
 }
 
 // hostileKeys are keys that a careless driver takes for something else.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -73,52 +72,11 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 	})
 }
 
-// fencedStore is something that a lock protects. It takes no write from a holder older than the last one it saw.
-type fencedStore struct{ highest uint64 }
-
-func (s *fencedStore) write(fence uint64) bool {
-	if fence < s.highest {
-		return false
-	}
-	s.highest = fence
-	return true
-}
-
 // C2
 func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
 	s := startServer(t)
-	var store fencedStore
-	c := faulttest.StartHolder(t, "redis", dsn(s.Addr), "c2", ttl)
-	fence, err := strconv.ParseUint(c.Line(t, "fence"), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !store.write(fence) {
-		t.Fatal("the first write was refused")
-	}
-	c.Stop()
-	stopped := time.Now()
-	x := faulttest.Hold(t, locker(t, s.Addr, 30*time.Second), "c2")
-	if !store.write(x.Fence()) {
-		t.Errorf("the next holder's fence %d was refused after %d", x.Fence(), fence)
-	}
-	faulttest.Eventually(t, 10*time.Second, "two TTLs pass", func() bool { return time.Since(stopped) > 2*ttl })
-	late := faulttest.Lateness(t)
-	c.Continue()
-	if held := c.Line(t, "held"); held != "false" {
-		t.Errorf("the first Held() after the pause is %s, want false", held)
-	}
-	if us, err := strconv.Atoi(c.Line(t, "done")); err != nil || time.Duration(us)*time.Microsecond > 50*time.Millisecond+late() {
-		t.Errorf("Done %d µs after waking (%v), want at most 50 ms", us, err)
-	}
-	if fence, err := strconv.ParseUint(c.Line(t, "write"), 10, 64); err != nil || store.write(fence) {
-		t.Errorf("the late write with fence %d was accepted after %d (%v)", fence, x.Fence(), err)
-	}
-	if !x.Held() {
-		t.Errorf("the next holder has lost it: %v", x.Err())
-	}
+	faulttest.StopHolder(t, "redis", dsn(s.Addr), "c2", locker(t, s.Addr, 30*time.Second))
 }
 
 // C3
@@ -211,11 +169,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 		t.Parallel()
 		s := listenSilently(t)
 		l := locker(t, s.addr, time.Minute)
-		for _, ttl := range []time.Duration{0, -1, 1, 999 * time.Microsecond, 1500 * time.Microsecond, 1 << 62, math.MaxInt64, math.MinInt64} {
-			if err := l.Lock(t.Context(), "c5", dlock.WithTTL(ttl)); !errors.Is(err, dlock.ErrInvalidTTL) {
-				t.Errorf("Lock with a TTL of %v = %v, want ErrInvalidTTL", ttl, err)
-			}
-		}
+		faulttest.RefuseTTLs(t, l)
 		if n := s.accepted.Load(); n > 0 {
 			t.Errorf("%d connections were made, want none", n)
 		}
@@ -225,10 +179,7 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 		s := startServer(t)
 		s.longest = 1 << 62
 		b := backend(t, s.Addr)
-		for _, ttl := range []time.Duration{
-			0, -1, 1, 999 * time.Microsecond, 1500 * time.Microsecond, 10*time.Millisecond + 1, 1500 * time.Millisecond, 24 * time.Hour, 1 << 62,
-			math.MaxInt64, math.MinInt64,
-		} {
+		for _, ttl := range faulttest.OddTTLs() {
 			roundedUp(t, s, b, ttl)
 		}
 	})
