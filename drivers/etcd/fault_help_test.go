@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -75,6 +76,28 @@ func (s *site) watchers(t testing.TB) int {
 	}
 	t.Fatal("the server does not tell how many watches it serves")
 	return 0
+}
+
+// slowness measures, from now to the end of the test, how long the server takes to answer anybody, this machine's lateness included.
+func (s *site) slowness(t testing.TB) func() time.Duration {
+	late := faulttest.Lateness(t)
+	var worst atomic.Int64
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			asked := time.Now()
+			if _, err := s.witness.Get(ctx, "slowness"); err != nil && ctx.Err() == nil {
+				t.Errorf("the witness: %v", err)
+			}
+			worst.Store(max(worst.Load(), int64(time.Since(asked))))
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return func() time.Duration { return late() + time.Duration(worst.Load()) }
 }
 
 // freed tells when the first of the lock's keys is deleted at the server.

@@ -79,7 +79,7 @@ func TestAHolderThatWasStoppedKnowsItAtOnceAndItsFenceIsRefused(t *testing.T) {
 func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
-	late := faulttest.Lateness(t)
+	slow := s.slowness(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var ours, sessions []time.Duration // how long after the key was gone
@@ -93,7 +93,7 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 			x := faulttest.Hold(t, openLocker(t, run.ttl, p.Addr), key)
 			phase := rand.N(min(2*run.ttl, 5*time.Second))
 			wg.Go(func() {
-				after := lossInTime(t, s, p, x, run.ttl, phase, late)
+				after := lossInTime(t, s, p, x, run.ttl, phase, slow)
 				mu.Lock()
 				defer mu.Unlock()
 				ours = append(ours, after)
@@ -116,12 +116,12 @@ func TestALossIsToldBeforeTheServerFreesTheKey(t *testing.T) {
 
 // lossInTime cuts a holder off at some time after its acquire, and returns how long after the key was gone its end was told: less than 0.
 func lossInTime(
-	t *testing.T, s *site, p *faultproxy.Proxy, x *dlock.Lease, ttl, phase time.Duration, late func() time.Duration,
+	t *testing.T, s *site, p *faultproxy.Proxy, x *dlock.Lease, ttl, phase time.Duration, slow func() time.Duration,
 ) time.Duration {
 	gone := s.freed(t, x.Key())
 	select {
 	case <-x.Done():
-		if late() < ttl/10 { // else the machine is so busy that renewals are not answered in time
+		if slow() < ttl/10 { // else the machine is so busy that renewals are not answered in time
 			t.Errorf("lost without a fault: %v", x.Err())
 		}
 		return -ttl
