@@ -228,12 +228,13 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 				})
 			}
 			calls.Wait()
-			late := faulttest.Lateness(t)
+			slow := s.slowness(t)
 			stuck.Wait()
 			if n := arrived.Load(); n != keys {
 				t.Errorf("%d transactions were stuck, want %d", n, keys)
 			}
-			faulttest.Eventually(t, ttl+late(), "all their keys are gone", func() bool {
+			// They are found by a renewal, and deleted: three requests, one after the other.
+			faulttest.Eventually(t, ttl+3*slow(), "all their keys are gone", func() bool {
 				r, err := s.witness.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 				return err == nil && r.Count == 0
 			})
