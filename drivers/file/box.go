@@ -168,10 +168,17 @@ func (d *dir) address(w waiter) (letter, bool) {
 	return letter{}, true
 }
 
-// send sends the letter. If it does not arrive, whoever waits for it looks for itself sooner or later.
+// send sends the letter, unless the mailbox is full, as that of a process that is stopped may be. If it does not arrive, whoever waits for it looks for itself sooner
+// or later.
 func (l letter) send() {
-	if l.to != nil {
-		_, _ = l.to.Write(binary.LittleEndian.AppendUint64(nil, l.ticket))
+	if l.to == nil {
+		return
+	}
+	if raw, err := l.to.SyscallConn(); err == nil {
+		_ = raw.Write(func(fd uintptr) bool {
+			_, _ = unix.Write(int(fd), binary.LittleEndian.AppendUint64(nil, l.ticket)) //nolint:gosec // it is a descriptor
+			return true
+		})
 	}
 }
 

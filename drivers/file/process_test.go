@@ -84,6 +84,41 @@ func TestAWaiterThatIsStoppedIsPassedOverAndQueuesAgain(t *testing.T) {
 	}
 }
 
+func TestTheMailboxOfAStoppedProcessMayBeFull(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	b, first, next := open(t, dir), claim("k", "holder", ample), claim("k", "next", ample)
+	acquire(t, b, first)
+	head := startChild(t, "wait", dir)
+	head.says(t, "queued")
+	box := mailbox(t, dir)
+	got := enqueue(t, b, next)
+	head.stop(t)
+	pipe, err := os.OpenFile(box, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close() //nolint:errcheck // it is a pipe
+	if err := pipe.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = pipe.Write(make([]byte, 4096))
+	}
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		release(t, b, first)
+	}()
+	select {
+	case <-released:
+	case <-time.After(late):
+		t.Fatal("the release waits for room in the mailbox")
+	}
+	within(t, 2*childTTL+late, "the next one has the lock", got)
+	head.goOn(t)
+}
+
 func TestAHolderThatWasStoppedBeyondItsTTLKnows(t *testing.T) {
 	t.Parallel()
 	// It may be stopped just within a renewal. Then it keeps the file locked, and others from the key, until it goes on.
