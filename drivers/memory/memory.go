@@ -74,6 +74,7 @@ var (
 	_ driver.Inspector    = (*Backend)(nil)
 	_ driver.Breaker      = (*Backend)(nil)
 	_ driver.Pinger       = (*Backend)(nil)
+	_ driver.Doctor       = (*Backend)(nil)
 	_ driver.Instant      = (*Backend)(nil)
 )
 
