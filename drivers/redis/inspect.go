@@ -42,6 +42,8 @@ func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string)
 			info.Owner = m[2]
 			info.Fence, _ = strconv.ParseUint(m[1], 10, 64)
 			info.Since = time.UnixMicro(int64(info.Fence)) //nolint:gosec // it came from the server's clock
+		} else {
+			info.Owner = foreignOwner
 		}
 	}
 	for _, token := range queue.Val() {
@@ -52,6 +54,10 @@ func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string)
 	}
 	return info, nil
 }
+
+// foreignOwner is shown for a holder that is no client of ours. Its value may be a secret of its own, and it may have no TTL, by which alone one would see that there
+// is a holder.
+const foreignOwner = "(no dlock client)"
 
 // List implements [driver.Inspector]. It scans the server, or every master of a cluster.
 func (b *Backend) List(ctx context.Context, prefix string) iter.Seq2[driver.Info, error] {

@@ -59,15 +59,17 @@ func TestInspectOfAForeignHolderShowsThatThereIsOne(t *testing.T) {
 	server := redistest.Start(t)
 	ops := openBackend(t, "redis://"+server.Addr)
 	ctx := limited(t, 10*time.Second)
-	if err := plainClient(t, server.Addr).Set(ctx, "k", "somebody's secret token", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	info, err := ops.Inspect(ctx, "k")
-	if err != nil || info.TTL <= 0 || info.Owner != "" || info.Fence != 0 || !info.Since.IsZero() {
-		t.Errorf("Inspect = %+v, %v; want the TTL and nothing of the value", info, err)
-	}
-	if err := ops.Break(ctx, "k", info.Fence); !errors.Is(err, driver.ErrNotOwner) {
-		t.Errorf("Break of a foreign hold = %v, want ErrNotOwner", err)
+	for _, ttl := range []time.Duration{time.Minute, 0} {
+		if err := plainClient(t, server.Addr).Set(ctx, "k", "somebody's secret token", ttl).Err(); err != nil {
+			t.Fatal(err)
+		}
+		info, err := ops.Inspect(ctx, "k")
+		if err != nil || info.TTL > 0 != (ttl > 0) || info.Owner != "(no dlock client)" || info.Fence != 0 || !info.Since.IsZero() {
+			t.Errorf("with TTL %v Inspect = %+v, %v; want the TTL, if there is one, and nothing of the value", ttl, info, err)
+		}
+		if err := ops.Break(ctx, "k", info.Fence); !errors.Is(err, driver.ErrNotOwner) {
+			t.Errorf("Break of a foreign hold = %v, want ErrNotOwner", err)
+		}
 	}
 }
 
