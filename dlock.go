@@ -51,14 +51,14 @@ type LeaseLocker interface {
 // sent yet: [Ping] tells whether the backend can be reached.
 func Open(driverName, dsn string, cfg *Config, opts ...Option) (Locker, error) {
 	if cfg == nil {
-		return nil, &Error{Op: "open", Driver: driverName, Err: ErrConfigNil}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(driverName), Err: ErrConfigNil}
 	}
 	c := *cfg
 	switch {
 	case c.Driver != "" && c.Driver != driverName:
-		return nil, &Error{Op: "open", Driver: driverName, Err: badField("Driver", "%q, and Open was called with %q; leave one out", c.Driver, driverName)}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(driverName), Err: badField("Driver", "%q, and Open was called with %q; leave one out", driver.RedactName(c.Driver), driver.RedactName(driverName))}
 	case c.DSN != "" && c.DSN != dsn:
-		return nil, &Error{Op: "open", Driver: driverName, Err: badField("DSN", "another one than Open was called with; leave it out")}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(driverName), Err: badField("DSN", "another one than Open was called with; leave it out")}
 	}
 	c.Driver, c.DSN = driverName, dsn
 	return OpenConfig(&c, opts...)
@@ -73,11 +73,11 @@ func OpenConfig(cfg *Config, opts ...Option) (Locker, error) {
 		return nil, &Error{Op: "open", Err: badField("Driver", "empty; registered: %q", Drivers())}
 	}
 	if err := cfg.validate(); err != nil {
-		return nil, &Error{Op: "open", Driver: cfg.Driver, Err: err}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(cfg.Driver), Err: err}
 	}
 	b, err := driver.Open(cfg.Driver, cfg.DSN)
 	if err != nil {
-		return nil, &Error{Op: "open", Driver: cfg.Driver, Err: err}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(cfg.Driver), Err: err}
 	}
 	l, err := New(b, cfg, opts...)
 	if err != nil && !isNil(b) {
@@ -93,10 +93,10 @@ func New(b driver.Backend, cfg *Config, opts ...Option) (Locker, error) {
 	case cfg == nil:
 		return nil, &Error{Op: "open", Err: ErrConfigNil}
 	case isNil(b):
-		return nil, &Error{Op: "open", Driver: cfg.Driver, Err: ErrConnectorNil}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(cfg.Driver), Err: ErrConnectorNil}
 	}
 	if err := cfg.validate(); err != nil {
-		return nil, &Error{Op: "open", Driver: cfg.Driver, Err: err}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(cfg.Driver), Err: err}
 	}
 	var with components
 	for _, o := range opts {
@@ -109,7 +109,7 @@ func New(b driver.Backend, cfg *Config, opts ...Option) (Locker, error) {
 	c.DSN = "" // not needed any more, and a Locker may be printed
 	tel, err := newTelemetry(c.Driver, with)
 	if err != nil {
-		return nil, &Error{Op: "open", Driver: c.Driver, Err: err}
+		return nil, &Error{Op: "open", Driver: driver.RedactName(c.Driver), Err: err}
 	}
 	return newLocker(b, c, tel), nil
 }

@@ -241,6 +241,14 @@ func Redact(dsn string) string {
 	return d.String()
 }
 
+// RedactName returns the name of a driver, or of a setting, as it is, and a DSN in its place as Redact does.
+func RedactName(name string) string {
+	if strings.Contains(name, "://") {
+		return Redact(name)
+	}
+	return name
+}
+
 func isScheme(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r != '+' && r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z')

@@ -49,7 +49,7 @@ func Open(name, dsn string) (Backend, error) {
 	d, ok := registry.drivers[name]
 	registry.RUnlock()
 	if !ok {
-		return nil, fmt.Errorf("%w %q (forgotten import?); registered: %s", ErrUnknownDriver, name, listed(Drivers()))
+		return nil, fmt.Errorf("%w %q (forgotten import?); registered: %s", ErrUnknownDriver, RedactName(name), listed(Drivers()))
 	}
 	b, err := d.Open(dsn)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 )
 
 // settings say where the locks are, and how to lock. They come from flags, the environment and a file, in that order.
@@ -47,7 +48,7 @@ func (s *settings) load(cmd *cobra.Command) error {
 	s.Config = dlock.Config{Driver: defaultDriver}
 	flags := cmd.Flags()
 	path, _ := flags.GetString("config")
-	if path == "" {
+	if !flags.Changed("config") {
 		path = os.Getenv("DLOCK_CONFIG")
 	}
 	if path != "" {
@@ -112,7 +113,7 @@ func (s *settings) readPairs(nodes []*yaml.Node) error {
 		at := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 		switch {
 		case at < 0:
-			unknown = append(unknown, strconv.Quote(name))
+			unknown = append(unknown, strconv.Quote(driver.RedactName(name)))
 			continue
 		case slices.Contains(seen, name):
 			return fmt.Errorf("%s is given twice", name)
