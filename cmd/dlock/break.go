@@ -56,6 +56,8 @@ func (b *breaker) run(cmd *cobra.Command, key string) error {
 		return exit{code: exitUsage, err: errors.New("--json wants --yes: a script cannot be asked")}
 	case asks && !term.IsTerminal(int(os.Stdin.Fd())):
 		return exit{code: exitUsage, err: errors.New("stdin is no terminal to ask at; use --yes")}
+	case cmd.Flags().Changed("fence") && b.fence == 0:
+		return exit{code: exitUsage, err: errors.New("--fence is 0, which no holder has that can be broken")}
 	}
 	var info driver.Info
 	err := b.s.with(cmd, func(ctx context.Context, st *store) (err error) {

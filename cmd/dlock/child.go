@@ -17,14 +17,29 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// child is the command, ready to start, with mark in its environment.
-func (r *runner) child(lease *dlock.Lease, mark string) *exec.Cmd {
-	cmd := exec.Command(r.command[0], r.command[1:]...)
+// start starts the command. As in a shell, a file that is executable and no program is one of the shell's.
+func (r *runner) start(lease *dlock.Lease, fam family) (*exec.Cmd, error) {
+	cmd := r.child(lease, fam, r.command)
+	err := cmd.Start()
+	if errors.Is(err, syscall.ENOEXEC) {
+		cmd = r.child(lease, fam, append([]string{"/bin/sh", cmd.Path}, r.command[1:]...))
+		err = cmd.Start()
+	}
+	return cmd, err
+}
+
+// child is a command line, ready to start, with the mark of fam in its environment.
+func (r *runner) child(lease *dlock.Lease, fam family, line []string) *exec.Cmd {
+	cmd := exec.Command(line[0], line[1:]...)
+	if errors.Is(cmd.Err, exec.ErrDot) { // whoever has the current directory in PATH wants that
+		cmd.Err = nil
+	}
+	cmd.SysProcAttr = fam.attributes()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	// Under another dlock run the fence of the outer lock is in the environment.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DLOCK_FENCE=") })
 	// The marks of the runs that we are in are kept: what we start belongs to them, too.
-	cmd.Env = append(cmd.Env, "DLOCK_KEY="+lease.Key(), "DLOCK_RUN="+os.Getenv("DLOCK_RUN")+mark)
+	cmd.Env = append(cmd.Env, "DLOCK_KEY="+lease.Key(), "DLOCK_RUN="+os.Getenv("DLOCK_RUN")+fam.mark)
 	if fence := lease.Fence(); fence > 0 {
 		cmd.Env = append(cmd.Env, "DLOCK_FENCE="+strconv.FormatUint(fence, 10))
 	}
@@ -45,9 +60,8 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 		return exit{code: exitCannotRun, err: fmt.Errorf("cannot start what guards the command: %w", err)}
 	}
 	defer guard.stop()
-	cmd := r.child(lease, fam.mark)
-	cmd.SysProcAttr = fam.attributes()
-	if err := cmd.Start(); err != nil {
+	cmd, err := r.start(lease, fam)
+	if err != nil {
 		return cannotStart(err)
 	}
 	fam.pid, fam.child = cmd.Process.Pid, cmd.Process
@@ -71,9 +85,9 @@ func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, sign
 		case s := <-signals:
 			fam.pass(s)
 		case <-lost:
-			complain(fmt.Errorf("stopping the command: %w", lease.Err()))
-			lost, kill = nil, time.After(r.killAfter)
 			fam.stop()
+			lost, kill = nil, time.After(r.killAfter)
+			briefly(func() { complain(fmt.Errorf("stopping the command: %w", lease.Err())) })
 		case <-kill:
 			kill = time.After(0) // still to be killed, if the command itself is already gone
 			fam.kill()

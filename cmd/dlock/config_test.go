@@ -29,6 +29,7 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 		{"--prefix flag:", "DLOCK_PREFIX=env:", "acquire flag:demo 20s"},
 		{"--prefix=", "DLOCK_PREFIX=env:", "acquire demo 20s"},
 		{"--ttl 22s", "DLOCK_DEFAULT_TTL=21s", "acquire file:demo 22s"},
+		{"--ttl 60s", "DLOCK_DEFAULT_TTL=1ms DLOCK_RENEW_INTERVAL=15s", "acquire file:demo 1m0s"},
 	} {
 		args := append(append([]string{"run", "demo"}, strings.Fields(c.args)...), "--", "true")
 		got := finish(t, with(command(t, args...), append(strings.Fields(c.env), "DLOCK_DRIVER=", "DLOCK_CONFIG="+file)...))
@@ -39,6 +40,9 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	got := finish(t, with(command(t, "run", "demo", "--config", file, "--", "true"), "DLOCK_DRIVER=", "DLOCK_CONFIG=/nowhere"))
 	if got.code != 0 || !strings.HasPrefix(got.out, "acquire file:demo 20s") {
 		t.Errorf("--config against DLOCK_CONFIG: %+v", got)
+	}
+	if got := finish(t, with(command(t, "run", "demo", "--config=", "--", "true"), "DLOCK_DRIVER=audit", "DLOCK_CONFIG=/nowhere")); got.code != 0 {
+		t.Errorf("an empty --config against DLOCK_CONFIG: %+v", got)
 	}
 }
 
@@ -98,6 +102,8 @@ func TestSecretsAreNeverShown(t *testing.T) {
 	} {
 		refute(args, finish(t, with(command(t, strings.Fields(args)...), "DLOCK_DRIVER=redis", "DLOCK_DSN="+good)))
 	}
+	refute("a DSN for the driver", finish(t, with(command(t, "ls"), "DLOCK_DRIVER="+good)))
+	refute("a DSN for a name in the file", finish(t, command(t, "ls", "--config", configFile(t, "? '"+good+"'\n: x\n"))))
 	for _, dsn := range []string{
 		"redis://default:" + canary + "x@" + server.Addr, "redis://default:" + canary + "@127.0.0.1:1", "redis://default:" + canary + "@host:port",
 		"redis://default:" + canary + "@127.0.0.1:1?colour=" + canary, "*" + canary, canary,

@@ -31,6 +31,7 @@ var testDrivers = map[string]opener{
 	"ill":    func(b *memory.Backend) driver.Backend { return finding{b, "error"} },
 	"unwell": func(b *memory.Backend) driver.Backend { return finding{b, "warning"} },
 	"never":  func(b *memory.Backend) driver.Backend { return never{b} },
+	"mute":   func(b *memory.Backend) driver.Backend { return mute{b} },
 }
 
 // down refuses everything.
@@ -80,6 +81,14 @@ func (never) Wait(ctx context.Context, _ driver.Claim) (driver.Grant, error) {
 	fmt.Println("waiting")
 	<-ctx.Done()
 	return driver.Grant{}, errors.Join(ctx.Err(), driver.ErrHeld)
+}
+
+// mute answers nothing.
+type mute struct{ driver.Backend }
+
+func (mute) Acquire(ctx context.Context, _ driver.Claim) (driver.Grant, error) {
+	<-ctx.Done()
+	return driver.Grant{}, ctx.Err()
 }
 
 // finding has a doctor who finds something.

@@ -13,8 +13,8 @@ import (
 func endWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
 // relatives finds the family by the mark, wherever its members went: into another process group or session, or to another parent. One that cleared
-// its environment is found below the others.
-func (f family) relatives() []int {
+// its environment is found below the others. What is nested, under another dlock run, has the mark of that one behind ours.
+func (f family) relatives(nested bool) []int {
 	roots, children := f.roots(), map[int][]int{}
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
@@ -23,7 +23,11 @@ func (f family) relatives() []int {
 		if err != nil {
 			continue
 		}
-		if env, err := os.ReadFile(file); err == nil && bytes.Contains(env, []byte(f.mark)) {
+		env, _ := os.ReadFile(file)
+		if !nested && bytes.Contains(env, []byte(f.mark+".")) {
+			continue
+		}
+		if bytes.Contains(env, []byte(f.mark)) {
 			roots = append(roots, pid)
 		}
 		parent := parentIn(dir)

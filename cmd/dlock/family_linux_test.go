@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -55,6 +57,57 @@ func TestLossStopsTheChildAndIs76(t *testing.T) {
 		if got.code != 76 || !strings.HasPrefix(got.out, "ready\nterm\n") || !strings.Contains(got.err, "ownership lost") {
 			t.Errorf("%s: %+v, want code 76 after SIGTERM", name, got)
 		}
+	}
+}
+
+// A loss ends the command although nobody reads what dlock says about it, or can.
+func TestALossDoesNotWaitForStderr(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, read, write *os.File){
+		"full": func(t *testing.T, _, write *os.File) {
+			if err := write.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				if _, err := write.Write(make([]byte, 4096)); err != nil {
+					return
+				}
+			}
+		},
+		"closed": func(_ *testing.T, read, _ *os.File) { _ = read.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer read.Close() //nolint:errcheck // nothing was written that matters
+			script := "exec 2>/dev/null; trap 'echo term; exit 0' TERM; " + loop
+			cmd := command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "20s", "--", "sh", "-c", script)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			prepare(t, read, write)
+			cmd.Stderr = write
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = write.Close()
+			lines := bufio.NewScanner(out)
+			for _, want := range []string{"ready", "term"} {
+				if !lines.Scan() || lines.Text() != want {
+					t.Errorf("stdout has %q, want %q", lines.Text(), want)
+				}
+			}
+			if name == "full" {
+				go func() { _, _ = io.Copy(io.Discard, read) }() // what it says at its end it says to somebody
+			}
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != 76 {
+				t.Errorf("exit code %d, want 76", code)
+			}
+		})
 	}
 }
 
@@ -159,6 +212,18 @@ func TestSignalsGoToTheChild(t *testing.T) {
 				t.Errorf("exit code %d, want the child's %d", got, want)
 			}
 		})
+	}
+}
+
+func TestASignalReachesACommandUnderTwoLocksOnce(t *testing.T) {
+	script := `trap 'echo got' TERM; echo ready; i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i+1)); done; echo over`
+	p := begin(t, command(t, "run", "outer", "--", os.Args[0], "run", "inner", "--", "sh", "-c", script))
+	p.expect("ready")
+	p.signal(syscall.SIGTERM)
+	p.expect("got")
+	p.expect("over")
+	if got := p.end(); got != 0 {
+		t.Errorf("exit code %d, want 0", got)
 	}
 }
 

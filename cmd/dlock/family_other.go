@@ -28,6 +28,8 @@ func catchSignals() chan os.Signal {
 	return c
 }
 
+func survivePipes() {}
+
 func ignoreSignals() { signal.Ignore(os.Interrupt) }
 
 func dieOfInterrupt() {}

@@ -12,8 +12,9 @@ import (
 // endWithParent does nothing: only Linux kills a command when its parent is killed. The guard does it here.
 func endWithParent(*syscall.SysProcAttr) {}
 
-// relatives finds the family by asking ps who is whose child. One whose parent has ended is not found, unless it is in the process group.
-func (f family) relatives() []int {
+// relatives finds the family by asking ps who is whose child. One whose parent has ended is not found, unless it is in the process group, and
+// what runs under another dlock run is not told from the rest.
+func (f family) relatives(bool) []int {
 	table, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
 	if err != nil {
 		return nil

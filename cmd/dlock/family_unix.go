@@ -66,6 +66,10 @@ func catchSignals() chan os.Signal {
 	return c
 }
 
+// survivePipes has what we write fail where nobody reads it, instead of ending us: the command would end with us, and not in its own time. The command gets the
+// signal as ever.
+func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
 func ignoreSignals() { signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT) }
 
 // dieOfInterrupt ends this process as Ctrl-C would have. A shell that sees an exit code instead goes on with its script.
@@ -75,7 +79,7 @@ func dieOfInterrupt() {
 	time.Sleep(time.Second)
 }
 
-// pass hands a signal on.
+// pass hands a signal on. What runs under a dlock run of its own has it from that one.
 func (f family) pass(s os.Signal) {
 	n, _ := s.(syscall.Signal)
 	switch n {
@@ -83,29 +87,29 @@ func (f family) pass(s os.Signal) {
 		_ = syscall.Kill(f.pid, n)
 	case syscall.SIGINT, syscall.SIGQUIT:
 		if f.group || !inForeground() { // otherwise they had it from the terminal, and twice means something else to many programs
-			f.signal(n)
+			f.signal(n, false)
 		}
 	default:
-		f.signal(n)
+		f.signal(n, false)
 	}
 }
 
-// stop asks all of them to end, and wakes those that are stopped.
+// stop asks all of them to end, as pass does, and wakes those that are stopped.
 func (f family) stop() {
-	f.signal(syscall.SIGTERM)
-	f.signal(syscall.SIGCONT)
+	f.signal(syscall.SIGTERM, false)
+	f.signal(syscall.SIGCONT, true)
 }
 
 // kill ends all of them. Some may have been started while it looked, so it looks until there are none, but not for ever: nobody may be
 // there to bury them, or they may be out of our reach.
 func (f family) kill() {
-	for end := time.Now().Add(time.Second); f.signal(syscall.SIGKILL) && time.Now().Before(end); {
+	for end := time.Now().Add(time.Second); f.signal(syscall.SIGKILL, true) && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
 // alive reports whether any of them is there.
-func (f family) alive() bool { return f.signal(0) }
+func (f family) alive() bool { return f.signal(0, true) }
 
 // roots is the command itself, unless its id is not known, or it has ended and its id may be another's.
 func (f family) roots() []int {
@@ -131,10 +135,10 @@ func descendants(roots []int, children map[int][]int) []int {
 	return found
 }
 
-// signal sends s to all of them and reports whether there were any.
-func (f family) signal(s syscall.Signal) bool {
+// signal sends s to all of them, or leaves out what runs under another dlock run among them. It reports whether there were any.
+func (f family) signal(s syscall.Signal, nested bool) bool {
 	reached := f.group && syscall.Kill(-f.pid, s) == nil
-	strays := slices.DeleteFunc(f.relatives(), func(pid int) bool {
+	strays := slices.DeleteFunc(f.relatives(nested), func(pid int) bool {
 		group, err := unix.Getpgid(pid)
 		return err != nil || f.group && group == f.pid
 	})

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -22,18 +24,12 @@ func newList(s *settings) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix := strings.Join(args, "")
 			return s.with(cmd, func(ctx context.Context, st *store) error {
-				infos, err := st.all(ctx, prefix)
-				if err != nil {
-					return err
+				infos, failed := st.all(ctx, prefix)
+				if failed != nil && len(infos) == 0 {
+					return failed
 				}
-				if !asked.json {
-					return writeTable(cmd.OutOrStdout(), infos, time.Now())
-				}
-				locks := make([]lockJSON, len(infos))
-				for i, info := range infos {
-					locks[i] = asJSON(info)
-				}
-				return writeJSON(cmd.OutOrStdout(), locks, "  ")
+				err := writeList(cmd.OutOrStdout(), infos, asked.json)
+				return cmp.Or(err, failed)
 			})
 		},
 	}
@@ -41,15 +37,22 @@ func newList(s *settings) *cobra.Command {
 	return s.limited(cmd)
 }
 
-// all returns the held locks whose keys begin with prefix, sorted by key.
-func (s *store) all(ctx context.Context, prefix string) ([]driver.Info, error) {
-	var infos []driver.Info
+func writeList(w io.Writer, infos []driver.Info, json bool) error {
+	if json {
+		return writeJSON(w, allJSON(infos), "  ")
+	}
+	return writeTable(w, infos, time.Now())
+}
+
+// all returns the held locks whose keys begin with prefix, sorted by key: those that were found, if there is an error.
+func (s *store) all(ctx context.Context, prefix string) (infos []driver.Info, failed error) {
 	for info, err := range s.list(ctx, prefix) {
 		if err != nil {
-			return nil, err
+			failed = cmp.Or(failed, err)
+		} else {
+			infos = append(infos, info)
 		}
-		infos = append(infos, info)
 	}
 	slices.SortFunc(infos, func(x, y driver.Info) int { return strings.Compare(x.Key, y.Key) })
-	return infos, nil
+	return infos, failed
 }

@@ -5,10 +5,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dlock-go/dlock/internal/redistest"
 )
 
 // hold runs a command that holds key until the test ends.
@@ -62,6 +65,35 @@ func TestListShowsTheUsersKeys(t *testing.T) {
 			t.Errorf("the table is\n%s", table.out)
 		}
 	})
+}
+
+func TestWhatCannotBeReadHidesNothingElse(t *testing.T) {
+	dir := t.TempDir() + "/locks"
+	env := []string{"DLOCK_DRIVER=file", "DLOCK_DSN=file://" + dir}
+	hold(t, "demo", env)
+	if err := os.WriteFile(dir+"/other.dlock", []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"ls", "ls --json", "top --json -c 1"} {
+		got := finish(t, with(command(t, strings.Fields(args)...), env...))
+		if got.code != 69 || !strings.Contains(got.out, "demo") || !strings.Contains(got.err, "other.dlock") {
+			t.Errorf("%s: %+v, want the lock that can be read, and code 69 for the other one", args, got)
+		}
+	}
+}
+
+func TestAForeignHolderWithoutATTLIsSeen(t *testing.T) {
+	server := redistest.Start(t)
+	env := []string{"DLOCK_DRIVER=redis", "DLOCK_DSN=redis://" + server.Addr}
+	if _, err := server.Do("set demo somebody"); err != nil {
+		t.Fatal(err)
+	}
+	if l := inspected(t, "demo", env); !l.Held || l.Owner == "" || l.Fence != 0 {
+		t.Errorf("inspect: %+v, want a holder", l)
+	}
+	if got := finish(t, with(command(t, "break", "demo", "--yes"), env...)); got.code != 69 || !strings.Contains(got.err, "has no fence") {
+		t.Errorf("break: %+v, want code 69 and the reason", got)
+	}
 }
 
 func TestListOfNothing(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -70,6 +71,19 @@ func execute(args []string) int {
 // complain prints err on stderr, with the name of the command in front once.
 func complain(err error) {
 	fmt.Fprintln(os.Stderr, "dlock: "+strings.TrimPrefix(err.Error(), "dlock: "))
+}
+
+// briefly calls f, which writes to stderr, and does not wait long for its end: nobody may read there, or a terminal may be held with Ctrl-S.
+func briefly(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(100 * time.Millisecond):
+	}
 }
 
 func newRoot() *cobra.Command {

@@ -30,8 +30,8 @@ If the lock is lost the command and everything it started get SIGTERM, and
 SIGKILL after --kill-after. If dlock itself is killed they get SIGKILL.
 
 While it waits and stderr is a terminal, run shows who has the lock. A store
-that cannot be reached at the start is reported at once; trouble with it later
-is ridden out until --wait, or until the lock is lost.
+that cannot be reached at the start is reported within five seconds; trouble
+with it later is ridden out until --wait, or until the lock is lost.
 
 The exit code is the command's, or 128 plus the number of the signal that ended
 it, or one of these:
@@ -96,8 +96,8 @@ func (r *runner) read(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("run wants one key before --, not %d", dash)
 	case len(args) == 1:
 		return errors.New("run wants a command after --")
-	case given("ttl") && r.ttl <= 0:
-		return fmt.Errorf("--ttl is %v; it must be more than 0", r.ttl)
+	case given("ttl") && (r.ttl < dlock.MinTTL || r.ttl > dlock.MaxTTL):
+		return fmt.Errorf("--ttl is %v; accepted is %v to %v", r.ttl, dlock.MinTTL, dlock.MaxTTL)
 	case given("wait") && r.wait <= 0:
 		return fmt.Errorf("--wait is %v; it must be more than 0 (see --no-wait)", r.wait)
 	case given("wait") && r.noWait:
@@ -115,6 +115,7 @@ func (r *runner) read(cmd *cobra.Command, args []string) error {
 func (r *runner) run(cmd *cobra.Command) error {
 	signals := catchSignals()
 	defer signal.Stop(signals)
+	survivePipes()
 	locker, err := r.open(cmd)
 	if err != nil {
 		return err
@@ -136,6 +137,9 @@ func (r *runner) open(cmd *cobra.Command) (dlock.Locker, error) {
 	}
 	if r.wait != 0 {
 		r.s.WaitTimeout = r.wait
+	}
+	if r.ttl != 0 {
+		r.s.DefaultTTL = r.ttl
 	}
 	var opts []dlock.Option
 	if r.verbose {
@@ -182,18 +186,28 @@ func (r *runner) acquire(locker dlock.Locker, signals <-chan os.Signal) (*dlock.
 	return lease, nil
 }
 
-// ask begins with an attempt that does not wait: a store that is down is reported at once, where the wait would ride it out.
+// firstLimit is how long the first attempt may take.
+const firstLimit = 5 * time.Second
+
+// ask begins with an attempt that does not wait: a store that is down is reported soon, where the wait would ride it out.
 func (r *runner) ask(ctx context.Context, locker dlock.Locker) (*dlock.Lease, error) {
-	var opts []dlock.LockOption
-	if r.ttl != 0 {
-		opts = append(opts, dlock.WithTTL(r.ttl))
+	if r.s.WaitTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.s.WaitTimeout)
+		defer cancel()
 	}
-	lease, ok, err := dlock.TryAcquire(ctx, locker, r.key, opts...)
+	lease, ok, err := r.try(ctx, locker)
 	if ok || err != nil || r.noWait {
 		return lease, err
 	}
 	defer r.showWait()()
-	return dlock.Acquire(ctx, locker, r.key, opts...)
+	return dlock.Acquire(ctx, locker, r.key)
+}
+
+func (r *runner) try(ctx context.Context, locker dlock.Locker) (*dlock.Lease, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, firstLimit)
+	defer cancel()
+	return dlock.TryAcquire(ctx, locker, r.key)
 }
 
 // notAcquired says who has the lock.

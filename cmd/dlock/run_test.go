@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRunPrintsNothingOfItsOwn(t *testing.T) {
@@ -88,14 +89,15 @@ func TestWrongUsageIs64AndSaysWhatIsWanted(t *testing.T) {
 		{"run -- echo hello", "one key before --, not 0"},
 		{"run a b -- echo", "one key before --, not 2"},
 		{"run demo --", "a command after --"},
-		{"run demo --ttl 0s -- echo", "--ttl is 0s; it must be more than 0"},
-		{"run demo --ttl 1ms -- echo", `dlock: trylock "demo" (memory): invalid TTL: 1ms; accepted is 10ms to 24h0m0s`},
+		{"run demo --ttl 0s -- echo", "--ttl is 0s; accepted is 10ms to 24h0m0s"},
+		{"run demo --ttl 1ms -- echo", "--ttl is 1ms; accepted is 10ms to 24h0m0s"},
 		{"run demo --ttl soon -- echo", `invalid argument "soon"`},
 		{"run demo --wait -1s -- echo", "--wait is -1s"},
 		{"run demo --wait 1s --no-wait -- echo", "exclude each other"},
 		{"run demo --colour -- echo", "unknown flag: --colour"},
 		{"run demo --driver nowhere -- echo", `unknown driver "nowhere"`},
 		{"run demo --dsn memory://a?b=c -- echo", `unknown parameter "b"`},
+		{"break demo --yes --fence 0", "--fence is 0"},
 		{"lock demo", `unknown command "lock"`},
 		{"drivers all", `unknown command "all"`},
 	} {
@@ -117,6 +119,33 @@ func TestNotAcquiredIs75(t *testing.T) {
 		if got := finish(t, command(t, args...)); got.code != 0 || got.out != "ran\n" {
 			t.Errorf("%s on a key that is free: %+v, want it to run", flags, got)
 		}
+	}
+}
+
+func TestAStoreThatDoesNotAnswerIsReportedWhenTheWaitIsOver(t *testing.T) {
+	for _, flags := range []string{"--wait 1s", "--no-wait"} {
+		began := time.Now()
+		args := strings.Fields("run demo --driver mute " + flags + " -- echo ran")
+		got := finish(t, command(t, args...))
+		if took := time.Since(began); got.code != 69 || got.out != "" || took > 10*time.Second || flags == "--wait 1s" && took > 4*time.Second {
+			t.Errorf("%s: %+v after %v, want code 69 when the time is up", flags, got, took)
+		}
+	}
+}
+
+func TestAScriptWithoutAFirstLineForItIsRunByTheShell(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/script", []byte("echo \"$0 with $1 under $DLOCK_KEY\"\n"), 0o700); err != nil { //nolint:gosec // it is to be run
+		t.Fatal(err)
+	}
+	got := finish(t, command(t, "run", "demo", "--", dir+"/script", "an argument"))
+	if want := dir + "/script with an argument under demo\n"; got.code != 0 || got.out != want {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	cmd := with(command(t, "run", "demo", "--", "script", "an argument"), "PATH=.:/bin:/usr/bin")
+	cmd.Dir = dir
+	if got := finish(t, cmd); got.code != 0 || !strings.HasSuffix(got.out, "script with an argument under demo\n") {
+		t.Errorf("found in the current directory: %+v", got)
 	}
 }
 

@@ -103,6 +103,14 @@ func asJSON(i driver.Info) lockJSON {
 	return lockJSON{i.Key, held(i), i.Owner, i.Fence, i.TTL.Seconds(), i.Since, waiters}
 }
 
+func allJSON(infos []driver.Info) []lockJSON {
+	locks := make([]lockJSON, len(infos))
+	for i, info := range infos {
+		locks[i] = asJSON(info)
+	}
+	return locks
+}
+
 // writeJSON prints v as one line or, for people who look too, indented.
 func writeJSON(w io.Writer, v any, indent string) error {
 	e := json.NewEncoder(w)

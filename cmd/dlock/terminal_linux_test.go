@@ -137,6 +137,22 @@ func TestWhileItWaitsATerminalShowsTheHolder(t *testing.T) {
 	})
 }
 
+func TestATerminalThatIsHeldWithCtrlSDoesNotKeepTheCommandFromRunning(t *testing.T) {
+	env := fileStore(t)
+	release := holder(t, "demo", env)
+	ran := t.TempDir() + "/ran"
+	x := onTerminal(t, with(command(t, "run", "demo", "--", "touch", ran), env...))
+	x.sees(`waiting for demo since 0s`)
+	x.press("\x13")
+	time.Sleep(1200 * time.Millisecond) // so that the line is to be written again, which takes a second
+	release()
+	eventually(t, "the command has run", func() bool { _, err := os.Stat(ran); return err == nil })
+	x.press("\x11")
+	if err := x.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWithoutATerminalNothingIsSaidWhileItWaits(t *testing.T) {
 	env := fileStore(t)
 	release := holder(t, "demo", env)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,18 +100,14 @@ func (t *topper) print(ctx context.Context, st *store, w io.Writer) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if l.err != nil {
+		if l.err != nil && len(l.infos) == 0 {
 			return l.err
-		}
-		locks := make([]lockJSON, len(l.infos))
-		for i, info := range l.infos {
-			locks[i] = asJSON(info)
 		}
 		err := writeJSON(w, struct {
 			Time  time.Time  `json:"time"`
 			Locks []lockJSON `json:"locks"`
-		}{l.at, locks}, "")
-		if err != nil || n == t.count || !sleep(ctx, t.interval) {
+		}{l.at, allJSON(l.infos)}, "")
+		if err = cmp.Or(err, l.err); err != nil || n == t.count || !sleep(ctx, t.interval) {
 			return err
 		}
 	}
@@ -129,7 +126,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // show takes the terminal over until somebody leaves. A store that cannot be asked at first is an error, and later a line on the screen.
 func (t *topper) show(ctx context.Context, st *store) error {
 	first := t.look(ctx, st)
-	if first.err != nil {
+	if first.err != nil && len(first.infos) == 0 {
 		return first.err
 	}
 	fd := int(os.Stdin.Fd())
@@ -170,7 +167,7 @@ func (t *topper) attend(ctx context.Context, st *store, v *topView, looks <-chan
 	defer signal.Stop(resized)
 	for {
 		width, height, err := term.GetSize(int(os.Stdout.Fd()))
-		if err != nil {
+		if err != nil || width <= 0 || height <= 0 {
 			width, height = 80, 24
 		}
 		// A line is erased before it is written: behind its end, the last column would be.

@@ -34,7 +34,7 @@ const (
 
 // take takes a look. One that failed leaves the last good one on the screen, with its time.
 func (v *topView) take(l look) {
-	if l.err != nil {
+	if l.err != nil && len(l.infos) == 0 {
 		v.look.err = l.err
 		return
 	}

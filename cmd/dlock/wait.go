@@ -51,7 +51,7 @@ func (r *runner) showWait() (stop func()) {
 	}()
 	return func() {
 		cancel()
-		<-stopped
+		briefly(func() { <-stopped })
 	}
 }
 
