@@ -137,6 +137,8 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 		want error
 		text string
 	}{
+		{"a DSN for the driver's name", func() (dlock.Locker, error) { return dlock.Open("redis://u:s3cret@h", "", &dlock.Config{}) },
+			dlock.ErrUnknownDriver, `dlock: open (redis://xxxxx@h): unknown driver "redis://xxxxx@h" (forgotten import?); registered: memory`},
 		{"unknown driver", func() (dlock.Locker, error) { return dlock.Open("nope", "", &dlock.Config{}) },
 			dlock.ErrUnknownDriver, `dlock: open (nope): unknown driver "nope" (forgotten import?); registered: memory`},
 		{"no driver", func() (dlock.Locker, error) { return dlock.OpenConfig(&dlock.Config{}) },

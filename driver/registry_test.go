@@ -76,8 +76,14 @@ func TestOpenOfAnUnknownDriverListsTheRegisteredOnes(t *testing.T) {
 			t.Errorf("Open = %q, want it to contain %q", err, want)
 		}
 	}
-	if strings.Contains(err.Error(), "cAnArY7") {
-		t.Errorf("Open = %q, want no password in it", err)
+	_, swapped := driver.Open("redis://user:cAnArY7@host", "redis")
+	if !strings.Contains(swapped.Error(), `"redis://`) {
+		t.Errorf("Open = %q, want what was taken for a name, as far as it can be shown", swapped)
+	}
+	for _, err := range []error{err, swapped} {
+		if strings.Contains(err.Error(), "cAnArY7") {
+			t.Errorf("Open = %q, want no password in it", err)
+		}
 	}
 }
 
