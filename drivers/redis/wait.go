@@ -45,7 +45,7 @@ type waiter struct {
 	told   uint64        // the highest "last fence" that a reply showed
 	asked  []asked       // the replies that may date a hand-over, oldest first
 	queued bool          // it was in the server's queue when last heard of
-	untold bool          // it has the lock, and found out by asking
+	untold bool          // it was given the lock by somebody else, and found out by asking
 }
 
 // asked is a request whose reply said that the last fence was last at some time after sent.
@@ -61,7 +61,6 @@ func (w *waiter) wait(ctx context.Context, sent time.Time, s standing) (driver.G
 	for {
 		switch {
 		case s.fence > 0:
-			w.untold = w.queued // the message may be on its way, or the subscription broken
 			return w.grant(ctx, s.fence, sent)
 		case s.gone:
 			w.queued = false
@@ -112,16 +111,20 @@ func (w *waiter) ask(ctx context.Context) (standing, error) {
 	if !w.queued {
 		return w.b.acquire(ctx, w.claim, w.b.queue.channel)
 	}
-	return w.b.reassert(ctx, w.claim)
+	return w.reassert(ctx)
 }
 
-func (b *Backend) reassert(ctx context.Context, c driver.Claim) (standing, error) {
-	reply, err := b.pipe.run(ctx, &request{
-		script: reassertScript(), keys: b.keys(c.Key),
-		args: []any{"d:" + c.Token, c.Owner, millis(c.TTL), b.queue.channel},
+func (w *waiter) reassert(ctx context.Context) (standing, error) {
+	reply, err := w.b.pipe.run(ctx, &request{
+		script: reassertScript(), keys: w.b.keys(w.claim.Key),
+		args: []any{"d:" + w.claim.Token, w.claim.Owner, millis(w.claim.TTL), w.b.queue.channel},
 	})
 	if err != nil {
 		return standing{}, classify("wait", err)
+	}
+	if list, ok := reply.([]any); ok && len(list) == 1 {
+		w.untold = true // the message may be on its way, or the subscription broken
+		reply = list[0]
 	}
 	return parseStanding("wait", reply)
 }

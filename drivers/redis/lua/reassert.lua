@@ -4,14 +4,15 @@
 -- KEYS  1 the lock   and in a cluster   2 its fence   3 its queue   4 who waits
 -- ARGV  1 'd:' and the token   2 the owner   3 the TTL in ms   4 the channel to be told on
 --
--- Returns the fence if the token holds the lock, which then has its full TTL again; -1 if the token is nowhere; or else what acquire returns.
+-- Returns {fence} if the token had the lock already, which then has its full TTL again; the fence alone if this gave it the lock, of which no message
+-- tells; -1 if the token is nowhere; or else what acquire returns.
 local lock = KEYS[1]
 local value = redis.call('GET', lock)
 if value and string.sub(value, 1, 34) == ARGV[1] then
   if redis.call('PTTL', lock) < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', lock, ARGV[3])
   end
-  return tonumber(string.match(value, '^(%d+) ', 36))
+  return { tonumber(string.match(value, '^(%d+) ', 36)) }
 end
 --include companions.lua
 local token = string.sub(ARGV[1], 3)
