@@ -408,7 +408,7 @@ func tryAgainAndAgain(t *testing.T, s *server, b *redisdriver.Backend) (stop fun
 }
 
 // routed is a backend whose requests and whose subscription go different ways.
-func routed(t *testing.T, s *server) (b *redisdriver.Backend, requests, subscription *faultproxy.Proxy) {
+func routed(t *testing.T, s *server, opts ...redisdriver.Option) (b *redisdriver.Backend, requests, subscription *faultproxy.Proxy) {
 	requests, subscription = faultproxy.New(t, s.Addr), faultproxy.New(t, s.Addr)
 	var dials atomic.Int32
 	client := goredis.NewClient(&goredis.Options{
@@ -423,7 +423,7 @@ func routed(t *testing.T, s *server) (b *redisdriver.Backend, requests, subscrip
 		},
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	b = redisdriver.New(client).(*redisdriver.Backend)
+	b = redisdriver.New(client, opts...).(*redisdriver.Backend)
 	t.Cleanup(func() { _ = b.Close() })
 	return b, requests, subscription
 }

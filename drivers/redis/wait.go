@@ -26,7 +26,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 	}
 	w := &waiter{b: b, claim: c}
 	if s.fence > 0 {
-		return w.grant(ctx, s.fence, sent)
+		return w.grant(s.fence, sent), nil
 	}
 	if err := b.queue.add(w); err != nil {
 		return driver.Grant{}, err
@@ -60,12 +60,15 @@ func (w *waiter) wait(ctx context.Context, sent time.Time, s standing) (driver.G
 	defer timer.Stop()
 	for {
 		switch {
+		case s.fence > 0 && w.queued && w.b.opt.replicas > 0:
+			// The hand-over was written by somebody else; what the replicas have to acknowledge is a write of ours. By then the lock may be another's.
+			w.queued = false
 		case s.fence > 0:
-			return w.grant(ctx, s.fence, sent)
+			return w.grant(s.fence, sent), nil
 		case s.gone:
 			w.queued = false
 		default:
-			w.queued = true
+			w.queued, w.untold = true, false
 			w.note(sent, s.last)
 			driver.Queued(ctx)
 			timer.Reset(w.pause(s))
@@ -74,7 +77,8 @@ func (w *waiter) wait(ctx context.Context, sent time.Time, s standing) (driver.G
 				return driver.Grant{}, err
 			}
 			if fence > 0 {
-				return w.grant(ctx, fence, start)
+				sent, s = start, standing{fence: fence}
+				continue
 			}
 		}
 		var err error
@@ -156,17 +160,10 @@ func (w *waiter) start(fence uint64) (time.Time, bool) {
 }
 
 // grant ends the wait.
-func (w *waiter) grant(ctx context.Context, fence uint64, start time.Time) (driver.Grant, error) {
-	if w.b.opt.replicas > 0 && w.queued {
-		// The hand-over was written by somebody else; what the replicas have to acknowledge is a write of ours.
-		start = time.Now()
-		if _, err := w.b.Acquire(ctx, w.claim); err != nil {
-			return driver.Grant{}, err
-		}
-	}
+func (w *waiter) grant(fence uint64, start time.Time) driver.Grant {
 	g := grantOf(fence, w.claim)
 	g.Start = start
-	return g, nil
+	return g
 }
 
 // pause is how long to wait for a message before asking again: a while, or until the holder's time is up. Those at the front ask first. A holder that is no
