@@ -409,12 +409,23 @@ func tryAgainAndAgain(t *testing.T, s *server, b *redisdriver.Backend) (stop fun
 
 // routed is a backend whose requests and whose subscription go different ways.
 func routed(t *testing.T, s *server, opts ...redisdriver.Option) (b *redisdriver.Backend, requests, subscription *faultproxy.Proxy) {
+	t.Helper()
+	return routedAfter(t, s, func() error { return nil }, opts...)
+}
+
+// routedAfter is routed, with something that is called before every dial, which fails if that does. A subscription that is made anew goes the way of the
+// requests.
+func routedAfter(t *testing.T, s *server, before func() error, opts ...redisdriver.Option) (b *redisdriver.Backend, requests, subscription *faultproxy.Proxy) {
+	t.Helper()
 	requests, subscription = faultproxy.New(t, s.Addr), faultproxy.New(t, s.Addr)
 	var dials atomic.Int32
 	client := goredis.NewClient(&goredis.Options{
 		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, ReadTimeout: 20 * time.Second, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if err := before(); err != nil {
+				return nil, err
+			}
 			addr := requests.Addr
 			if dials.Add(1) == 2 {
 				addr = subscription.Addr

@@ -1,8 +1,12 @@
 package redis_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +100,180 @@ func TestAWaiterThatWasStoppedGetsARisingFenceWithReplicasToo(t *testing.T) {
 	if _, err := fmt.Sscan(c.Line(t, "fence"), &fence); err != nil || fence <= g1.Fence {
 		t.Errorf("the waiter holds with the fence %d (%v), but %d was given since", fence, err, g1.Fence)
 	}
+}
+
+// blocked is a dialler that can be stopped.
+type blocked struct {
+	on     atomic.Bool
+	refuse atomic.Int32  // so many dials fail before
+	tried  chan struct{} // somebody dials
+	end    chan struct{}
+	resume func()
+}
+
+func newBlocked() *blocked {
+	d := &blocked{tried: make(chan struct{}, 100), end: make(chan struct{})}
+	d.resume = sync.OnceFunc(func() { close(d.end) })
+	return d
+}
+
+// before is called before a dial.
+func (d *blocked) before() error {
+	switch {
+	case !d.on.Load():
+	case d.refuse.Add(-1) >= 0:
+		return errRefused
+	default:
+		d.tried <- struct{}{}
+		<-d.end
+	}
+	return nil
+}
+
+var errRefused = errors.New("no connection")
+
+// doubtful is a backend with the message of a hand-over lost, so that it soon doubts its subscription. It cannot dial any more.
+func doubtful(t *testing.T, s *server, prepare func(b *redisdriver.Backend)) (subscription *faultproxy.Proxy, dials *blocked) {
+	t.Helper()
+	dials = newBlocked()
+	b, _, subscription := routedAfter(t, s, dials.before)
+	t.Cleanup(dials.resume)
+	prepare(b)
+	holder := backend(t, s.Addr)
+	c0, cw := faulttest.Claim("lost", time.Minute), faulttest.Claim("lost", 3*time.Second)
+	acquire(t, holder, c0)
+	told := make(chan struct{}, 100)
+	got := wait(driver.WithQueued(t.Context(), func() { told <- struct{}{} }), b, cw)
+	faulttest.Receive(t, "the reply that it is in the queue", told)
+	subscription.Set(faultproxy.Rules{DropDown: true})
+	release(t, holder, c0)
+	faulttest.Eventually(t, 5*time.Second, "the message is lost", func() bool { return subscription.Dropped() > 0 })
+	subscription.Heal()
+	dials.on.Store(true) // there are connections enough for asking
+	within(t, 10*time.Second, "the lock, by asking", got)
+	release(t, holder, cw)
+	return subscription, dials
+}
+
+// D5
+func TestASubscriptionThatCannotBeMadeAnewKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	acquire(t, backend(t, s.Addr), faulttest.Claim("busy", time.Minute))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var b *redisdriver.Backend
+	var got <-chan granted
+	subscription, dials := doubtful(t, s, func(made *redisdriver.Backend) {
+		b, got = made, wait(ctx, made, faulttest.Claim("busy", time.Minute))
+		faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.waiting(t, "busy") == 1 })
+	})
+	subscription.CutAll()
+	faulttest.Receive(t, "an attempt to connect", dials.tried)
+	time.Sleep(settle) // whatever is done about it has begun
+
+	late := faulttest.Lateness(t)
+	began := time.Now()
+	cancel()
+	if g := faulttest.Receive(t, "the end of Wait", got); !errors.Is(g.err, context.Canceled) || g.at.Sub(began) > 100*time.Millisecond+late() {
+		t.Errorf("Wait returned %v after the end of its context: %v", g.at.Sub(began), g.err)
+	}
+	began = time.Now()
+	closed := make(chan struct{})
+	go func() {
+		_ = b.Close()
+		close(closed)
+	}()
+	faulttest.Receive(t, "the end of Close", closed)
+	if took := time.Since(began); took > time.Second+late() {
+		t.Errorf("Close took %v", took)
+	}
+}
+
+// D5
+func TestASubscriptionInDoubtIsKeptUntilThereIsAnother(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	holder, second := backend(t, s.Addr), backend(t, s.Addr)
+	held, c1, c2 := faulttest.Claim("d5", time.Minute), faulttest.Claim("d5", time.Minute), faulttest.Claim("d5", time.Minute)
+	acquire(t, holder, held)
+	var first, next <-chan granted
+	subscription, dials := doubtful(t, s, func(b *redisdriver.Backend) {
+		first = queued(t, s, b, c1)
+		next = queued(t, s, second, c2)
+	})
+	faulttest.Receive(t, "an attempt to connect", dials.tried)
+	release(t, holder, held)
+	within(t, 10*time.Second, "the first in line has the lock", first)
+	dials.resume()
+	faulttest.Eventually(t, 10*time.Second, "the old subscription is closed when there is another", func() bool { return subscription.Open() == 0 })
+	release(t, holder, c1)
+	within(t, 10*time.Second, "the second in line has the lock", next)
+	release(t, holder, c2)
+}
+
+// D5
+func TestAWaitThatBeginsWhileTheSubscriptionIsMadeAnewDoesNotFail(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	dials := newBlocked()
+	b, _, subscription := routedAfter(t, s, dials.before)
+	t.Cleanup(dials.resume)
+	free := faulttest.Claim("d5-free", time.Minute)
+	within(t, 10*time.Second, "a free lock", wait(t.Context(), b, free)) // opens the subscription
+	dials.refuse.Store(1)                                                // the client library tries once more before it says that the connection broke
+	dials.on.Store(true)
+	subscription.CutAll()
+	faulttest.Receive(t, "an attempt to connect", dials.tried)
+	c := faulttest.Claim("d5", time.Minute)
+	got := wait(t.Context(), b, c)
+	select {
+	case g := <-got:
+		t.Errorf("Wait returned before there was a subscription: %v", g.err)
+	case <-time.After(100 * time.Millisecond):
+		dials.resume()
+		within(t, 10*time.Second, "the lock", got)
+	}
+}
+
+// subscribers are the ids of the connections that subscribe.
+func (s *server) subscribers(t *testing.T) (ids []string) {
+	t.Helper()
+	for line := range strings.Lines(s.do(t, "client", "list", "type", "pubsub").(string)) {
+		id, _, _ := strings.Cut(line, " ")
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// D5
+func TestANewSubscriptionIsNotBlamedForWhatTheOneBeforeLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	holder := backend(t, s.Addr)
+	b, _, subscription := routed(t, s)
+	c0, cw := faulttest.Claim("d5", time.Minute), faulttest.Claim("d5", time.Minute)
+	acquire(t, holder, c0)
+	told := make(chan struct{}, 100)
+	got := wait(driver.WithQueued(t.Context(), func() { told <- struct{}{} }), b, cw)
+	faulttest.Receive(t, "the reply that it is in the queue", told)
+	subscription.Set(faultproxy.Rules{HoldDown: true})
+	release(t, holder, c0)
+	if !strings.Contains(s.value(t, "d5"), cw.Token) {
+		t.Fatal("the lock was not handed over")
+	}
+	subscription.CutAll()
+	within(t, 10*time.Second, "the lock, by asking when the subscription is made anew", got)
+	var before []string
+	faulttest.Eventually(t, 10*time.Second, "there is one subscription", func() bool {
+		before = s.subscribers(t)
+		return len(before) == 1
+	})
+	time.Sleep(settle)
+	if after := s.subscribers(t); len(after) != 1 || after[0] != before[0] {
+		t.Errorf("the subscription %v was replaced by %v", before, after)
+	}
+	release(t, holder, cw)
 }
 
 // D8

@@ -82,8 +82,8 @@ type message struct {
 // maxEarly bounds the messages that are kept. Those whose wait was given up are never asked for.
 const maxEarly = 64
 
-// remove takes a claim out that no longer waits. If it found by asking that it has the lock, its message is still awaited for a while: when that
-// does not come, the subscription is broken without anybody having noticed.
+// remove takes a claim out that no longer waits. If it found by asking that it had been given the lock, its message is still awaited for a while: when that
+// does not come, the subscription may be broken without anybody having noticed.
 func (q *waiters) remove(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,10 +93,11 @@ func (q *waiters) remove(w *waiter) {
 	}
 	time.AfterFunc(messageWait, func() {
 		q.mu.Lock()
-		defer q.mu.Unlock()
 		q.drop(w)
-		if len(w.given) == 0 && q.sub != nil && !q.closed {
-			q.sub.renew()
+		missing, sub := len(w.given) == 0 && !q.closed, q.sub
+		q.mu.Unlock()
+		if missing && sub != nil {
+			sub.missed(w.heard())
 		}
 	})
 }
@@ -145,27 +146,39 @@ func (q *waiters) nudgeAll() {
 	}
 }
 
+// close ends the subscription. A connection that is just being made ends when the client's dialler lets it, for which nobody waits for long.
 func (q *waiters) close() {
 	q.mu.Lock()
 	q.closed = true
 	sub := q.sub
 	q.mu.Unlock()
-	if sub != nil {
-		sub.stop()
+	if sub == nil {
+		return
 	}
-	q.wg.Wait()
+	sub.cancel()
+	ended := make(chan struct{})
+	go func() {
+		q.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeWait):
+	}
 }
 
-// subscription listens on this process' channel, and subscribes again whenever the connection breaks.
+const closeWait = 500 * time.Millisecond
+
+// subscription listens on this process' channel. It has one connection, and makes another when that breaks or seems to have.
 type subscription struct {
 	q      *waiters
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
-	ps    *redis.PubSub
-	ready chan struct{} // closed while the server has acknowledged the subscription
-	err   error         // why it has not, last
+	conn  *connection   // the one that the server has acknowledged; nil: there is none
+	ready chan struct{} // closed while there is one
+	err   error         // why the last attempt to make one failed
 }
 
 func newSubscription(q *waiters) *subscription {
@@ -201,34 +214,20 @@ func (s *subscription) await(ctx context.Context) error {
 	}
 }
 
-// renew breaks the connection, so that it is made anew.
-func (s *subscription) renew() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ps != nil {
-		_ = s.ps.Close()
-	}
-}
-
-func (s *subscription) stop() {
-	s.cancel()
-	s.renew()
-}
-
+// run keeps a connection. One in doubt is kept until there is another, because a waiter for whom nobody listens loses its place.
 func (s *subscription) run() {
 	pause := time.Millisecond
 	for s.ctx.Err() == nil {
 		began := time.Now()
-		err := s.listen()
-		s.mu.Lock()
+		c := s.connect()
 		select {
-		case <-s.ready:
-			s.ready = make(chan struct{})
-			s.q.stands.Store(false)
-		default:
+		case <-c.up:
+			select {
+			case <-c.doubt:
+			case <-c.down:
+			}
+		case <-c.down:
 		}
-		s.err = classify("subscribe", err)
-		s.mu.Unlock()
 		if time.Since(began) > time.Second {
 			pause = time.Millisecond
 		}
@@ -240,35 +239,99 @@ func (s *subscription) run() {
 	}
 }
 
-// listen subscribes and delivers until the connection breaks.
-func (s *subscription) listen() error {
-	ps := s.q.b.client.Subscribe(s.ctx)
+// missed is told of a hand-over whose message did not come. The waiter was in the queue at some time after heard: if the connection is younger,
+// the message may have gone to the one before.
+func (s *subscription) missed(heard time.Time) {
 	s.mu.Lock()
-	s.ps = ps
+	defer s.mu.Unlock()
+	if s.conn == nil || heard.Before(s.conn.since) {
+		return
+	}
+	select {
+	case s.conn.doubt <- struct{}{}:
+	default:
+	}
+}
+
+// acknowledged is called when the server has acknowledged c, which takes the place of the one there was.
+func (s *subscription) acknowledged(c *connection) {
+	s.mu.Lock()
+	if old := s.conn; old == nil {
+		close(s.ready)
+		s.q.stands.Store(true)
+	} else if old != c {
+		old.cancel()
+	}
+	first := c.since.IsZero()
+	s.conn, s.err, c.since = c, nil, time.Now()
 	s.mu.Unlock()
-	defer func() { _ = ps.Close() }()
-	if err := ps.Subscribe(s.ctx, s.q.channel); err != nil {
+	if first {
+		close(c.up)
+	}
+	s.q.nudgeAll()
+}
+
+// ended is called when c is no more. That it broke is no reason for a call to fail; that another one cannot be made is.
+func (s *subscription) ended(c *connection, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.conn == c:
+		s.conn, s.ready = nil, make(chan struct{})
+		s.q.stands.Store(false)
+	case c.since.IsZero() && s.ctx.Err() == nil:
+		s.err = classify("subscribe", err)
+	}
+}
+
+// connection is one on which the server sends messages. Ending its context closes it, without anybody having to wait for that: the client library keeps its
+// mutex while it dials.
+type connection struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	up     chan struct{} // closed when the server has acknowledged it
+	down   chan struct{} // closed when it has ended
+	doubt  chan struct{} // a message did not come
+	since  time.Time     // when it was acknowledged last; guarded by the subscription's mutex
+}
+
+// connect begins to make a connection.
+func (s *subscription) connect() *connection {
+	c := &connection{up: make(chan struct{}), down: make(chan struct{}), doubt: make(chan struct{}, 1)}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	s.q.wg.Go(func() {
+		defer close(c.down)
+		defer c.cancel()
+		s.ended(c, s.listen(c))
+	})
+	return c
+}
+
+// listen subscribes and delivers until the connection breaks. An acknowledgement that does not come is one that was lost.
+func (s *subscription) listen(c *connection) error {
+	ps := s.q.b.client.Subscribe(c.ctx)
+	stop := context.AfterFunc(c.ctx, func() { _ = ps.Close() })
+	defer func() {
+		stop()
+		_ = ps.Close()
+	}()
+	if err := ps.Subscribe(c.ctx, s.q.channel); err != nil {
 		return err
 	}
+	limit := acknowledgeWait
 	for {
-		msg, err := ps.ReceiveTimeout(s.ctx, 0)
+		msg, err := ps.ReceiveTimeout(c.ctx, limit)
 		if err != nil {
 			return err
 		}
 		switch m := msg.(type) {
 		case *redis.Subscription:
-			s.mu.Lock()
-			s.err = nil
-			select {
-			case <-s.ready:
-			default:
-				s.q.stands.Store(true)
-				close(s.ready)
-			}
-			s.mu.Unlock()
-			s.q.nudgeAll()
+			limit = 0
+			s.acknowledged(c)
 		case *redis.Message:
 			s.q.deliver(m.Payload)
 		}
 	}
 }
+
+const acknowledgeWait = 3 * time.Second

@@ -159,6 +159,9 @@ func (w *waiter) start(fence uint64) (time.Time, bool) {
 	return start, !start.IsZero()
 }
 
+// heard is when the latest request was sent whose reply said that the claim was in the queue.
+func (w *waiter) heard() time.Time { return w.asked[len(w.asked)-1].sent }
+
 // grant ends the wait.
 func (w *waiter) grant(fence uint64, start time.Time) driver.Grant {
 	g := grantOf(fence, w.claim)
