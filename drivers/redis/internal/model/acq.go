@@ -211,9 +211,10 @@ func (a *acq) answered(r reply, sent int64) {
 			p.sim.seen[staleDropped]++
 			return
 		}
+		heard := a.heard()
 		a.grant(r.fence, sent)
-		if r.kind == rHolder {
-			p.after(missingGrace, func() { p.missed(r.fence) })
+		if r.kind == rHolder || !rules.TakenNeedsNoMessage {
+			p.after(missingGrace, func() { p.missed(a.tok, r, heard) })
 		}
 	case rQueued:
 		if a.since == 0 {
@@ -230,6 +231,14 @@ func (a *acq) answered(r reply, sent int64) {
 		a.hear(r.stored)
 		a.enqueue()
 	}
+}
+
+// heard is when the latest request was sent that was answered "queued".
+func (a *acq) heard() int64 {
+	if len(a.acks) == 0 {
+		return 0
+	}
+	return a.acks[len(a.acks)-1].sent
 }
 
 func (a *acq) hear(stored int64) {

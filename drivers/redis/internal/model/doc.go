@@ -1,6 +1,6 @@
 // Package model is the protocol of drivers/redis as a small simulation, and the specification that the Lua scripts follow. Where the scripts differ they
-// say the same in fewer words: they keep the holder's fence in L's value as well, answer a grant with its fence alone, and leave the cancelling of
-// unknown tokens to the engine, whose clean-up is just that.
+// say the same in fewer words: they keep the holder's fence in L's value as well, answer a grant with its fence alone (and re-assert "holder" with a list of
+// it), and leave the cancelling of unknown tokens to the engine, whose clean-up is just that.
 //
 // [Run] plays one seed: a server, a few client processes, a network that delays, reorders and loses, and faults drawn from the seed. Time is
 // simulated and nothing depends on the machine, so a seed always tells the same story. Oracles look at the world after every event (oracle.go).
@@ -100,7 +100,9 @@
 //   - It re-asserts after min(T/3, 2 s), or PTTL + 1 ms + 2 ms × position if that is sooner, or 100 ms if it is first in line behind a holder that is foreign or
 //     has no expiry; and at once when the subscription was replaced. "gone": enqueue again, same token.
 //   - A grant that is past D on arrival: cancel, another token.
-//   - "holder" whose message has not come 100 ms later: subscribe anew, close the old subscription when the new one works.
+//   - "holder" whose message has not come 100 ms later: subscribe anew, close the old subscription when the new one works. Not if the last request that was
+//     answered "queued" was sent before the subscription was acknowledged: the message may have gone to the one before. Never for "granted", which has no
+//     message.
 //
 // A message or late reply for a token that the engine is done with is answered with cancel, repeated until it is answered. The engine is done with a token when
 // it called Release for it. A token that was granted, or that is between two attempts, is not unknown: see CancelSparesHeld and CancelSparesRetry.

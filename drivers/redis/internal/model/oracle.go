@@ -201,6 +201,18 @@ func (o *oracle) noticed(s *sim, a *acq) {
 	}
 }
 
+// blamed: a subscription that works is not replaced, unless the reply was lost that told a waiter of what it took itself. (The driver ends a Wait then.)
+func (o *oracle) blamed(s *sim, tok token, r reply) {
+	t := &s.tokens[tok]
+	p := t.proc
+	if r.kind == rHolder && !t.handed {
+		return
+	}
+	if p.sub.healthy(s.now) && s.now-max(p.sub.stalled, p.resumed) > missingGrace {
+		s.fail("churn: p%d replaces a subscription that works since %d", p.id, p.sub.ackAt)
+	}
+}
+
 // check is called after every event.
 func (s *sim) check() {
 	s.checkExclusion()

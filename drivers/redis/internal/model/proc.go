@@ -171,7 +171,7 @@ func (p *proc) subscribed(b *subscription) {
 		s.schedule(s.now+ms, func() { old.registered = false })
 	}
 	p.sub, p.next = b, nil
-	b.acked, b.ackAt = true, s.now
+	b.acked, b.ackAt, b.since = true, s.now, p.local()
 	if a := p.cur; a != nil && a.state == waiting {
 		switch {
 		case !a.entered:
@@ -235,12 +235,15 @@ func (p *proc) unwanted(tok token) {
 	}
 }
 
-// missed is called some time after a grant was found: the subscription is replaced if it still has not told of it.
-func (p *proc) missed(fence int64) {
-	if p.lastFence >= fence || p.sub == nil || !p.sub.acked || !p.sim.rules.ReconnectOnMissing {
+// missed is called some time after a grant was found: the subscription is replaced if it still has not told of it. The waiter was queued at some time after
+// heard: if the subscription is younger, the message may have gone to the one before.
+func (p *proc) missed(tok token, r reply, heard int64) {
+	rules := p.sim.rules
+	if p.lastFence >= r.fence || p.sub == nil || !p.sub.acked || !rules.ReconnectOnMissing || heard < p.sub.since && rules.BlameTheRightOne {
 		return
 	}
 	p.sim.seen[missedMessages]++
+	p.sim.o.blamed(p.sim, tok, r)
 	p.subscribe()
 }
 

@@ -42,6 +42,8 @@ type Rules struct {
 	AskWhenUnsure       bool // off: a hand-over without a reply to count from waits for the next period
 	ReassertOnReconnect bool // off: a waiter does not ask when the subscription is back
 	ReconnectOnMissing  bool // off: a grant found without its message is nothing special
+	TakenNeedsNoMessage bool // off: a waiter that took a free lock by asking misses a message, too
+	BlameTheRightOne    bool // off: a subscription is replaced for a message that may be older than itself
 	PTTLTimer           bool // off: only the period makes a waiter ask again
 	HeadPolls           bool // off: nobody polls for a foreign holder
 
@@ -62,7 +64,8 @@ func AllRules() Rules {
 		CancelSparesRetry: true, CleanupRepeats: true, CleanupCountsAll: true,
 		DirectHandover: true, MarkAfterHandover: true, QueueNotOvertaken: true, EnqueueOnce: true, TakerLeavesQueue: true,
 		PromoteWhenFree: true, LivenessSkip: true, ReceiverSkip: true, KeysExpire: true,
-		SubscribeFirst: true, ReassertPeriodic: true, AskWhenUnsure: true, ReassertOnReconnect: true, ReconnectOnMissing: true, PTTLTimer: true, HeadPolls: true,
+		SubscribeFirst: true, ReassertPeriodic: true, AskWhenUnsure: true, ReassertOnReconnect: true, ReconnectOnMissing: true,
+		TakenNeedsNoMessage: true, BlameTheRightOne: true, PTTLTimer: true, HeadPolls: true,
 		FenceFromTime: true, FenceFromStored: true, FenceRunEnd: true, KeepFenceWhileHeld: true, RenewChecksFence: true,
 	}
 }

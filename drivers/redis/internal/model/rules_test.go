@@ -11,9 +11,9 @@ var needed = []struct {
 	seed uint64
 	want string // how the violation begins
 }{
-	{"StartAtSend", 208, "exclusion"},
+	{"StartAtSend", 78, "exclusion"},
 	{"Margin", 90, "exclusion"},
-	{"StartNotLastSent", 328, "exclusion"},
+	{"StartNotLastSent", 647, "exclusion"},
 	{"StartNotLastAcked", 24936, "exclusion"},
 	{"DropStale", 25986, "exclusion"},
 	{"FreshReplyWins", 1725, "stranded"},
@@ -40,9 +40,11 @@ var needed = []struct {
 	{"KeysExpire", 0, "orphan"},
 	{"SubscribeFirst", 8000, "order"},
 	{"ReassertPeriodic", 186, "stranded"},
-	{"AskWhenUnsure", 69, "notice"},
+	{"AskWhenUnsure", 109, "notice"},
 	{"ReassertOnReconnect", 83, "notice"},
 	{"ReconnectOnMissing", 37, "notice"},
+	{"TakenNeedsNoMessage", 16, "churn"},
+	{"BlameTheRightOne", 83, "churn"},
 	{"PTTLTimer", 40, "stranded"},
 	{"HeadPolls", 66, "stranded"},
 	{"FenceFromTime", 35, "fence"},

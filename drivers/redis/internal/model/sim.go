@@ -261,6 +261,7 @@ type subscription struct {
 	registered bool // at the server
 	acked      bool // at the client
 	ackAt      int64
+	since      int64 // ackAt by the process' clock
 	stalled    int64 // nothing arrives before
 	silent     bool  // nothing arrives at all, and nobody notices
 	lastAt     int64 // when the last message arrived: they keep their order
