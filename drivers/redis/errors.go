@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,27 +15,46 @@ import (
 
 // permanent are the beginnings of the server's answers that trying again does not change.
 var permanent = []string{
-	"NOAUTH", "WRONGPASS", "NOPERM", "ERR The user executing the script ", "WRONGTYPE",
-	"ERR unknown command", "ERR invalid password", "ERR DB index is out of range", "ERR Client sent AUTH",
+	"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "The user executing the script ", "Unknown Redis command called from ",
+	"unknown command", "invalid password", "DB index is out of range", "Client sent AUTH",
 }
 
-// classify names the operation that failed, and marks what cannot be mended. The server's answer stays in the chain.
+// notApplied is what the scripts put behind an error when nothing is left of what they wrote.
+const notApplied = " (not applied)"
+
+// The operations that come after another one which was applied: whatever refuses them, the token may be in the store.
+const (
+	opWait     = "wait"
+	opReplicas = "wait for replicas"
+)
+
+// classify names the operation that failed, and marks what cannot be mended, unless the request may have been applied. The server's answer stays in the
+// chain.
 func classify(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 	wrapped := fmt.Errorf("redis: %s: %w", op, err)
-	var answer redis.Error
-	if !errors.As(err, &answer) {
-		return wrapped
-	}
-	text := answer.Error()
-	for _, p := range permanent {
-		if strings.HasPrefix(text, p) || strings.Contains(text, "script: ") && strings.Contains(text, p) {
-			return driver.Permanent(wrapped)
-		}
+	if op != opWait && op != opReplicas && refused(err) {
+		return driver.Permanent(wrapped)
 	}
 	return wrapped
+}
+
+// refused reports whether err is an answer of the server that trying again does not change, to a request that was not applied. What a script was refused is such
+// an answer only if the script says so: it may have written before. Redis 7 puts the place in the script behind the error, and Redis 6.2 in front of it.
+func refused(err error) bool {
+	var answer redis.Error
+	if !errors.As(err, &answer) {
+		return false
+	}
+	text, undone := strings.CutSuffix(answer.Error(), notApplied)
+	inside := strings.Contains(text, "@user_script:")
+	if inside && !undone {
+		return false
+	}
+	text = strings.TrimPrefix(text, "ERR ")
+	return slices.ContainsFunc(permanent, func(p string) bool { return strings.HasPrefix(text, p) || inside && strings.Contains(text, p) })
 }
 
 // ended adds the context's error to one that came of its end: what the client reports is a timeout, or a connection that was closed.

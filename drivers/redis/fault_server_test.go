@@ -281,6 +281,19 @@ func TestAnAnswerOfAnyServerThatRefusesKeepsItsKind(t *testing.T) {
 		{name: "NOREPLICAS", text: "NOREPLICAS Not enough good replicas to write.", kind: goredis.IsNoReplicasError},
 		{name: "NOAUTH", text: "NOAUTH Authentication required.", kind: goredis.IsAuthError, permanent: true},
 		{name: "an error without a name", text: "ERR something else"},
+		{name: "in a script of Redis 7", text: "ERR The user executing the script can't run this command or subcommand script: 4b6396069aa71db9, on @user_script:98."},
+		{
+			name: "in a script of Redis 6.2",
+			text: "ERR Error running script (call to f_4b6396069aa71db9): @user_script:98: @user_script: 98: The user executing the script can't run this command or subcommand",
+		},
+		{
+			name: "in a script of Redis 7 that has undone what it did", permanent: true,
+			text: "ERR The user executing the script can't run this command or subcommand (not applied)",
+		},
+		{
+			name: "in a script of Redis 6.2 that has undone what it did", permanent: true,
+			text: "@user_script: 98: The user executing the script can't run this command or subcommand (not applied)",
+		},
 	} {
 		for _, only := range []string{"", "EVAL"} {
 			t.Run(f.name+only, func(t *testing.T) {

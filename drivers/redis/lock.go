@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -87,7 +88,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 	r.room = [...]any{&r.token, &r.owner, &r.ttl, &r.longer, &r.channel}
 	r.request = request{script: acquireScript(), keys: b.keys(c.Key), args: r.room[:]}
 	if b.opt.replicas > 0 {
-		return b.acquireReplicated(ctx, &r.request)
+		return b.acquireReplicated(ctx, c, &r.request)
 	}
 	reply, err := b.pipe.run(ctx, &r.request)
 	if err != nil {
@@ -98,7 +99,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 
 // acquireReplicated is acquire that waits for replicas. A grant that too few replicas have acknowledged is an error, and so
 // it is asked for again, or released.
-func (b *Backend) acquireReplicated(ctx context.Context, r *request) (standing, error) {
+func (b *Backend) acquireReplicated(ctx context.Context, c driver.Claim, r *request) (standing, error) {
 	var acked *redis.IntCmd
 	err := b.pipe.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		acked, err = r.evaluateAndWait(ctx, client, b.opt.replicas)
@@ -109,14 +110,25 @@ func (b *Backend) acquireReplicated(ctx context.Context, r *request) (standing, 
 	}
 	s, err := parseStanding("acquire", r.reply)
 	switch {
+	case err == nil && refused(acked.Err()):
+		return standing{}, b.withdraw(ctx, c, classify(opReplicas, acked.Err()))
 	case err != nil || s.fence == 0:
 		return s, err
 	case acked.Err() != nil:
-		return standing{}, classify("wait for replicas", acked.Err())
+		return standing{}, classify(opReplicas, acked.Err())
 	case acked.Val() < int64(b.opt.replicas):
 		return standing{}, fmt.Errorf("redis: acquire: %d of %d replicas have acknowledged the grant", acked.Val(), b.opt.replicas)
 	}
 	return s, nil
+}
+
+// withdraw releases the token of a request that was applied although the user may not do all that belongs to it, so that err may be called permanent. When the
+// release fails it stays open what became of the request, and it will be made again: to be refused again, so that a release which is late ends no hold.
+func (b *Backend) withdraw(ctx context.Context, c driver.Claim, err error) error {
+	if failed := b.Release(ctx, c); failed != nil && !errors.Is(failed, driver.ErrNotOwner) {
+		return err
+	}
+	return driver.Permanent(err)
 }
 
 // replicaWait is how long the server waits for its replicas.

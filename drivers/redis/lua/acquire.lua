@@ -8,11 +8,17 @@
 --
 -- SET NX decides the common case. The fence is the server's clock in µs, or the first one that is not reserved if that is greater; each grant reserves
 -- 16. What is stored is the first of them, with a 'w' in front while somebody waits.
+--
+-- What the server refuses ends with '(not applied)' if the request has left nothing behind. An error that does not says nothing about that.
 local lock = KEYS[1]
 --include clock.lua
-if redis.call('SET', lock, ARGV[1] .. '-' .. text .. ' ' .. ARGV[2], 'NX', 'PX', ARGV[3]) then
+local set = redis.pcall('SET', lock, ARGV[1] .. '-' .. text .. ' ' .. ARGV[2], 'NX', 'PX', ARGV[3])
+if set then
+  if set.err then
+    return { err = set.err .. ' (not applied)' }
+  end
   local fence_key = KEYS[2] or lock .. '{' .. lock .. '}:f'
-  local last = redis.call('SET', fence_key, text, 'PX', ARGV[4], 'GET')
+  local last = redis.pcall('SET', fence_key, text, 'PX', ARGV[4], 'GET')
   if not last then
     return now
   end
@@ -26,12 +32,18 @@ if redis.call('SET', lock, ARGV[1] .. '-' .. text .. ' ' .. ARGV[2], 'NX', 'PX',
     redis.call('SET', lock, ARGV[1] .. '-' .. fence .. ' ' .. ARGV[2], 'PX', ARGV[3])
     return n + 16
   end
+  redis.call('DEL', lock)
+  if type(last) == 'table' then
+    return { err = last.err .. ' (not applied)' }
+  end
   -- Somebody waits, and comes first.
   redis.call('SET', fence_key, last, 'PX', ARGV[4])
-  redis.call('DEL', lock)
 end
 
-local value = redis.call('GET', lock)
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then
+  return { err = value.err .. ' (not applied)' }
+end
 if value and string.sub(value, 1, 34) == ARGV[1] then
   if redis.call('PTTL', lock) < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', lock, ARGV[3])
@@ -43,27 +55,54 @@ end
 --include give.lua
 --include queue.lua
 local token = string.sub(ARGV[1], 3)
-local last, place = 0, 0
-if ARGV[5] ~= '' then
-  if alive(token, ARGV[3], ARGV[5], ARGV[2]) then
-    place = (redis.call('LPOS', queue_key, token) or -1) + 1
+local noted, queued = false, false
+
+-- wait enters the queue if the caller waits, and passes the lock on if it is free.
+local function wait()
+  local last, place = 0, 0
+  if ARGV[5] ~= '' then
+    if alive(token, ARGV[3], ARGV[5], ARGV[2]) then
+      place = (redis.call('LPOS', queue_key, token) or -1) + 1
+    else
+      noted = true
+    end
+    if place == 0 then
+      place = redis.call('RPUSH', queue_key, token)
+      queued = true
+    end
+    last = seen(value, ARGV[3], place == 1 or now % 64 == 0)
   end
-  if place == 0 then
-    place = redis.call('RPUSH', queue_key, token)
+  if not value then
+    local first, fence = give(token)
+    if first == token then
+      return fence
+    end
+    if not first and place == 0 and redis.call('LLEN', queue_key) == 0 then
+      -- Nobody who waited is alive.
+      local fence = next_fence(ARGV[3], '')
+      redis.call('SET', lock, ARGV[1] .. '-' .. fence .. ' ' .. ARGV[2], 'PX', ARGV[3])
+      return tonumber(fence)
+    end
+    value, last = redis.call('GET', lock), reserved()
   end
-  last = seen(value, ARGV[3], place == 1 or now % 64 == 0)
+  return waiting(value, last, place)
 end
-if not value then
-  local first, fence = give(token)
-  if first == token then
-    return fence
+
+local function leave()
+  if queued then
+    redis.call('LREM', queue_key, 1, token)
   end
-  if not first and place == 0 and redis.call('LLEN', queue_key) == 0 then
-    -- Nobody who waited is alive.
-    local fence = next_fence(ARGV[3], '')
-    redis.call('SET', lock, ARGV[1] .. '-' .. fence .. ' ' .. ARGV[2], 'PX', ARGV[3])
-    return tonumber(fence)
+  if noted then
+    redis.call('HDEL', who_key, token)
   end
-  value, last = redis.call('GET', lock), reserved()
 end
-return waiting(value, last, place)
+
+-- Whoever may not do all of it must not stay in the queue. The lock itself is the last thing that is written for the token.
+local done, answer = pcall(wait)
+if done then
+  return answer
+end
+if not pcall(leave) then
+  error(answer, 0)
+end
+return { err = (type(answer) == 'table' and answer.err or answer) .. ' (not applied)' }
