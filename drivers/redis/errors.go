@@ -34,6 +34,7 @@ func classify(op string, err error) error {
 	if err == nil {
 		return nil
 	}
+	err = discreet(err)
 	wrapped := fmt.Errorf("redis: %s: %w", op, err)
 	if op != opWait && op != opReplicas && refused(err) {
 		return driver.Permanent(wrapped)
@@ -41,14 +42,42 @@ func classify(op string, err error) error {
 	return wrapped
 }
 
+// echo is where a server that does not know a command begins to repeat its arguments, which may be a password or a token.
+const echo = "with args beginning with:"
+
+// discreet cuts off what a server repeats of a command. Nothing that has the whole text stays in the chain.
+func discreet(err error) error {
+	if !strings.Contains(err.Error(), echo) {
+		return err
+	}
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		return answer(beforeEcho(reply.Error()))
+	}
+	return errors.New(beforeEcho(err.Error()))
+}
+
+func beforeEcho(text string) string {
+	text, _, _ = strings.Cut(text, echo)
+	return strings.TrimRight(text, ", ")
+}
+
+// answer is what is left of a server's answer.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+
+// RedisError implements [redis.Error].
+func (answer) RedisError() {}
+
 // refused reports whether err is an answer of the server that trying again does not change, to a request that was not applied. What a script was refused is such
 // an answer only if the script says so: it may have written before. Redis 7 puts the place in the script behind the error, and Redis 6.2 in front of it.
 func refused(err error) bool {
-	var answer redis.Error
-	if !errors.As(err, &answer) {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
 		return false
 	}
-	text, undone := strings.CutSuffix(answer.Error(), notApplied)
+	text, undone := strings.CutSuffix(reply.Error(), notApplied)
 	inside := strings.Contains(text, "@user_script:")
 	if inside && !undone {
 		return false
@@ -66,8 +95,8 @@ func ended(ctx context.Context, err error) error {
 	if at, ok := ctx.Deadline(); ok && end == nil && !time.Now().Before(at) {
 		end = context.DeadlineExceeded
 	}
-	var answer redis.Error
-	if end == nil || errors.Is(err, end) || errors.As(err, &answer) {
+	var reply redis.Error
+	if end == nil || errors.Is(err, end) || errors.As(err, &reply) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", end, err)
