@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -134,32 +136,74 @@ func (b *Backend) withdraw(ctx context.Context, c driver.Claim, err error) error
 // replicaWait is how long the server waits for its replicas.
 const replicaWait = 500 * time.Millisecond
 
-// evaluateAndWait runs the script, and WAIT behind it on the connection that wrote.
+// evaluateAndWait runs the script, and WAIT behind it on the connection that wrote. The client knows of a key that has moved only when it chooses the server
+// itself; here another one is tried once, if nothing was applied.
 func (r *request) evaluateAndWait(ctx context.Context, client redis.UniversalClient, replicas int) (acked *redis.IntCmd, err error) {
-	node, err := nodeOf(ctx, client, r.keys[0])
+	cluster, ok := client.(*redis.ClusterClient)
+	if !ok {
+		return r.evaluateAndWaitOn(ctx, client, replicas)
+	}
+	node, err := cluster.MasterForKey(ctx, r.keys[0])
 	if err != nil {
 		return nil, err
 	}
+	if acked, err = r.evaluateAndWaitOn(ctx, node, replicas); err == nil {
+		return acked, nil
+	}
+	if next := instead(ctx, cluster, node, r.keys[0], err); next != nil {
+		return r.evaluateAndWaitOn(ctx, next, replicas)
+	}
+	return acked, err
+}
+
+// evaluateAndWaitOn is evaluateAndWait on one server.
+func (r *request) evaluateAndWaitOn(ctx context.Context, node redis.Cmdable, replicas int) (acked *redis.IntCmd, err error) {
 	for _, command := range [][]any{r.command("evalsha", &r.script.sha), r.command("eval", &r.script.source)} {
 		pipe := node.Pipeline()
 		cmd := once{redis.NewCmd(ctx, command...)}
 		_ = pipe.Process(ctx, cmd)
 		acked = redis.NewIntCmd(ctx, "wait", replicas, replicaWait.Milliseconds())
 		_ = pipe.Process(ctx, acked)
-		_, _ = pipe.Exec(ctx)
-		if r.reply, err = cmd.Result(); !unknownScript(err) {
+		_, failed := pipe.Exec(ctx)
+		if r.reply, err = cmd.Result(); err == nil && r.reply == nil {
+			err = failed // that of a connection which cannot be made is not the command's
+		}
+		if !unknownScript(err) {
 			break
 		}
 	}
 	return acked, err
 }
 
-// nodeOf returns the server that has key.
-func nodeOf(ctx context.Context, client redis.UniversalClient, key string) (redis.Cmdable, error) {
-	if c, ok := client.(*redis.ClusterClient); ok {
-		return c.MasterForKey(ctx, key)
+// instead returns the server to ask after node has failed with err, or nil. It has the client learn anew which server has what.
+func instead(ctx context.Context, cluster *redis.ClusterClient, node *redis.Client, key string, err error) (next *redis.Client) {
+	var reply redis.Error
+	var sending *net.OpError
+	addr, moved := redis.IsMovedError(err)
+	switch {
+	case moved, errors.As(err, &sending) && sending.Op == "dial":
+	case errors.As(err, &reply):
+		return nil
+	default:
+		cluster.ReloadState(ctx) // for the next attempt; this one may have been applied
+		return nil
 	}
-	return client, nil
+	var mu sync.Mutex
+	_ = cluster.ForEachMaster(ctx, func(_ context.Context, n *redis.Client) error { // unlike ReloadState it waits until the client has learnt
+		mu.Lock()
+		defer mu.Unlock()
+		if n.Options().Addr == addr {
+			next = n
+		}
+		return nil
+	})
+	if next == nil {
+		next, _ = cluster.MasterForKey(ctx, key)
+	}
+	if next == node {
+		return nil
+	}
+	return next
 }
 
 // Release implements [driver.Backend].
