@@ -21,6 +21,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
 	"github.com/dlock-go/dlock/internal/faulttest"
+	"github.com/dlock-go/dlock/internal/redistest"
 )
 
 // F1
@@ -358,6 +359,54 @@ func TestARefusedPasswordIsNotShown(t *testing.T) {
 		}
 		cancel()
 		_ = l.Close()
+	}
+}
+
+// TestAServerThatRepeatsWhatItWasToldDoesNotMakeItPublic has servers that do not know a command and repeat its arguments, as real ones do.
+func TestAServerThatRepeatsWhatItWasToldDoesNotMakeItPublic(t *testing.T) {
+	t.Parallel()
+	noAuth, noScripts := redistest.Start(t, "--rename-command", "AUTH", ""), redistest.Start(t, "--rename-command", "EVALSHA", "")
+	old := refusingServer(t, "ERR unknown command `auth`, with args beginning with: `user`, `"+canary+"`, ", "")
+	for name, text := range map[string]string{
+		"the password":             "redis://user:" + canary + "@" + noAuth.Addr,
+		"the password, clustered":  "redis+cluster://user:" + canary + "@" + noAuth.Addr,
+		"the password, replicated": "redis://user:" + canary + "@" + noAuth.Addr + "?replicas=1",
+		"the password of Sentinel": "redis+sentinel://" + noAuth.Addr + "/m?sentinel_user=user&sentinel_password=" + canary,
+		"the token":                "redis://" + noScripts.Addr,
+		"the token, replicated":    "redis://" + noScripts.Addr + "?replicas=1",
+		"as older servers do it":   "redis://user:" + canary + "@" + old,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := openBackend(t, text)
+			ctx := limited(t, 20*time.Second)
+			c := driver.Claim{Key: "k", Token: canary + strings.Repeat("0", 32-len(canary)), Owner: "a test", TTL: time.Second}
+			for op, call := range map[string]func() error{
+				"Acquire":  func() error { _, err := b.Acquire(ctx, c); return err },
+				"Wait":     func() error { _, err := b.Wait(ctx, c); return err },
+				"Renew":    func() error { _, err := b.Renew(ctx, c); return err },
+				"Release":  func() error { return b.Release(ctx, c) },
+				"Break":    func() error { return b.Break(ctx, c.Key, 1) },
+				"Inspect":  func() error { _, err := b.Inspect(ctx, c.Key); return err },
+				"Ping":     func() error { return b.Ping(ctx) },
+				"Diagnose": func() error { _, err := b.Diagnose(ctx); return err },
+			} {
+				err := call()
+				for _, form := range shown(err) {
+					if strings.Contains(form, canary) {
+						t.Errorf("%s shows the secret: %s", op, form)
+						break
+					}
+				}
+				var answer goredis.Error
+				if errors.As(err, &answer) && strings.Contains(answer.Error(), canary) {
+					t.Errorf("%s has the secret in the server's answer: %v", op, answer)
+				}
+				if op == "Acquire" && !strings.Contains(name, "Sentinel") && (answer == nil || !errors.Is(err, driver.ErrPermanent)) {
+					t.Errorf("%s = %v, want the server's answer, for good", op, err)
+				}
+			}
+		})
 	}
 }
 
