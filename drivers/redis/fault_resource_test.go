@@ -474,3 +474,37 @@ func TestEveryKeyExpires(t *testing.T) {
 		return err == nil && !slices.ContainsFunc(keys, func(k string) bool { return !strings.HasSuffix(k, "}:f") })
 	})
 }
+
+// TestTheFenceIsKeptForLongerThanTheLock has others with a short TTL come to a lock with a long one.
+func TestTheFenceIsKeptForLongerThanTheLock(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.longest = dlock.MaxTTL
+	a, b := backend(t, s.Addr), backend(t, s.Addr)
+	look := func(after string) {
+		t.Helper()
+		lock, fence := s.pttl(t, "k"), s.pttl(t, companion("k", "f"))
+		if lock < dlock.MaxTTL-time.Minute || fence < lock+30*time.Minute {
+			t.Errorf("after %s the lock expires in %v and the fence in %v, want the fence to do so later", after, lock, fence)
+		}
+	}
+	c, w := faulttest.Claim("k", dlock.MaxTTL), faulttest.Claim("k", 600*time.Millisecond)
+	acquire(t, a, c)
+	look("the grant")
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := wait(ctx, b, w)
+	faulttest.Eventually(t, 10*time.Second, "somebody waits", func() bool { return s.waiting(t, "k") == 1 })
+	look("somebody has entered the queue")
+	before := s.calls(t, "evalsha")
+	faulttest.Eventually(t, 10*time.Second, "the waiter has asked again", func() bool { return s.calls(t, "evalsha") > before })
+	look("the waiter has asked again")
+	cancel()
+	<-gone
+	release(t, b, w)
+	look("the waiter has left")
+	c.TTL = 31 * time.Minute // with one like this every renewal sees to the fence
+	if _, err := a.Renew(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	look("a renewal for less")
+}

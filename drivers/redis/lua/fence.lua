@@ -23,13 +23,19 @@ local function next_fence(ttl, mark)
   return fence
 end
 
+-- keep writes the fence without a new grant. It is kept for at least ttl and an hour more, and never for less long than it would have been: whoever holds
+-- the lock may do so for much longer than those who wait.
+local function keep(value, ttl)
+  redis.call('SET', fence_key, value, 'PX', math.max(ttl + 3600000, redis.call('PTTL', fence_key)))
+end
+
 -- nobody_waits takes the 'w' off the fence if the queue is empty.
 local function nobody_waits()
   if redis.call('EXISTS', queue_key) == 0 then
     redis.call('DEL', who_key)
     local stored = redis.call('GET', fence_key)
     if stored then
-      redis.call('SET', fence_key, string.format('%.0f', first_of(stored)), 'PX', 3600000)
+      keep(string.format('%.0f', first_of(stored)), 0)
     end
   end
 end

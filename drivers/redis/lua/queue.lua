@@ -16,7 +16,7 @@ local function seen(value, ttl, refresh)
   if refresh or not marked then
     redis.call('PEXPIRE', queue_key, ttl + 3600000)
     redis.call('PEXPIRE', who_key, ttl + 3600000)
-    redis.call('SET', fence_key, (marked and '' or 'w') .. stored, 'PX', ttl + 3600000)
+    keep((marked and '' or 'w') .. stored, ttl)
   end
   if value and string.byte(value, 35) == 45 and ours(value) then
     redis.call('SETRANGE', lock, 34, '+')

@@ -18,17 +18,19 @@ for i = 1, #KEYS do
   local value = call('GET', key)
   if value and sub(value, 3, 34) == ARGV[i + 1] then
     local fence = sub(value, 36, (find(value, ' ', 36, true) or 36) - 1)
+    local longest = ttl
     answer[i] = fence
     if pcall('PEXPIRE', key, ttl, 'GT') ~= 1 then
       local left = call('PTTL', key)
       if left > tonumber(ttl) then
         answer[i] = fence .. ':' .. left
+        longest = left
       else
         call('PEXPIRE', key, ttl)
       end
     end
     if fences_too then
-      pcall('PEXPIRE', key .. '{' .. key .. '}:f', ttl + 3600000)
+      pcall('PEXPIRE', key .. '{' .. key .. '}:f', longest + 3600000)
     end
   else
     answer[i] = '-'
