@@ -42,6 +42,9 @@ func open(d *driver.DSN) (redis.UniversalClient, options, error) {
 		replicas: d.Int("replicas", 0, 0, 100),
 		channel:  d.Text("channel", "dlock:"),
 	}
+	if err := checkChannel(o.channel); err != nil {
+		return nil, o, netdsn.Bad("parameter %q %w", "channel", err)
+	}
 	p := params{
 		dial: d.Duration("dial_timeout", 5*time.Second), read: d.Duration("read_timeout", 3*time.Second),
 		write: d.Duration("write_timeout", 3*time.Second), pool: d.Int("pool_size", 0, 1, 10_000), name: d.Text("client_name", ""),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
@@ -86,6 +87,11 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 	if err := b.ready(ctx); err != nil {
 		return standing{}, err
 	}
+	if channel != "" {
+		if err := checkChannel(b.opt.channel); err != nil {
+			return standing{}, driver.Permanent(fmt.Errorf("redis: the prefix of the channels %w", err))
+		}
+	}
 	r := &acquireRequest{token: "d:" + c.Token, owner: c.Owner, ttl: millis(c.TTL), longer: millis(c.TTL) + hour, channel: channel}
 	r.room = [...]any{&r.token, &r.owner, &r.ttl, &r.longer, &r.channel}
 	r.request = request{script: acquireScript(), keys: b.keys(c.Key), args: r.room[:]}
@@ -97,6 +103,14 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 		return standing{}, classify("acquire", err)
 	}
 	return parseStanding("acquire", reply)
+}
+
+// checkChannel refuses what the scripts would take for the end of a channel's name.
+func checkChannel(prefix string) error {
+	if strings.ContainsFunc(prefix, unicode.IsSpace) {
+		return errors.New("must not contain white space")
+	}
+	return nil
 }
 
 // acquireReplicated is acquire that waits for replicas. A grant that too few replicas have acknowledged is an error, and so
