@@ -22,12 +22,16 @@ const fences = 16
 // standing is the server's answer to somebody who wants a lock.
 type standing struct {
 	fence   uint64        // of the grant; 0: another owner has it
-	left    time.Duration // of the holder; negative: no expiry, or no holder
+	left    time.Duration // of the holder; negative: no expiry, or [noHolder]
 	last    uint64        // the last fence that was reserved
 	place   int           // in the queue; 0: not in it
 	foreign bool          // the holder will not pass the lock on
 	gone    bool          // the token is not in the queue
 }
+
+// noHolder is what is left of the TTL of a lock that nobody holds. It is told to whoever does not wait, when there are still more in the queue who may be dead
+// than one request looks at.
+const noHolder = -2 * time.Millisecond
 
 func parseStanding(op string, reply any) (standing, error) {
 	switch v := reply.(type) {
@@ -62,17 +66,23 @@ func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / t
 
 const hour = int64(time.Hour / time.Millisecond)
 
-// Acquire implements [driver.Backend].
+// Acquire implements [driver.Backend]. A lock that nobody holds is asked for again, as long as the queue may be one that a thousand processes have left.
 func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	s, err := b.acquire(ctx, c, "")
-	switch {
-	case err != nil:
-		return driver.Grant{}, err
-	case s.fence == 0:
-		return driver.Grant{}, driver.ErrHeld
+	for range 32 {
+		s, err := b.acquire(ctx, c, "")
+		switch {
+		case err != nil:
+			return driver.Grant{}, err
+		case s.fence > 0:
+			return grantOf(s.fence, c), nil
+		case s.left != noHolder:
+			return driver.Grant{}, driver.ErrHeld
+		}
 	}
-	return grantOf(s.fence, c), nil
+	return driver.Grant{}, errLongQueue
 }
+
+var errLongQueue = errors.New("redis: acquire: the lock is free, and the queue too long to find out whether anybody in it is alive")
 
 // acquireRequest has room for its arguments, so that they need not be made one by one.
 type acquireRequest struct {
