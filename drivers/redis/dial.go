@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -18,6 +20,19 @@ func forgiving(dial dialFunc) dialFunc {
 		}
 		return conn, nil
 	}
+}
+
+// forgivingHook is forgiving for a client that has its dialer from the client library.
+type forgivingHook struct{}
+
+func (forgivingHook) DialHook(next redis.DialHook) redis.DialHook {
+	return redis.DialHook(forgiving(next))
+}
+
+func (forgivingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (forgivingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // unmade is a connection that could not be made.

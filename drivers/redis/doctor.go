@@ -22,7 +22,7 @@ func (b *Backend) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if b.shared {
 		found = append(found, driver.Finding{
 			ID: "redis-shared-pool", Level: "warning", Text: "renewals share the connection pool of the application",
-			Advice: "give the driver a *redis.Client or *redis.ClusterClient, of which it can make a client for renewals",
+			Advice: "open the driver by DSN, or, without Sentinel, give it a *redis.Client or *redis.ClusterClient, of which it can make a client for renewals",
 		})
 	}
 	nodes, err := b.masters(ctx)

@@ -19,14 +19,17 @@ func (Driver) Open(dsn string) (driver.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	client, o, err := open(d)
+	made, o, err := open(d)
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	b := newBackend(client, o)
+	b := newBackend(made.client, made.renewer, o)
 	b.owned = true
 	return b, nil
 }
+
+// clients are what a DSN comes to. Where renewer is nil it can be made from the options of client.
+type clients struct{ client, renewer redis.UniversalClient }
 
 // params are the parameters that all kinds of DSN have.
 type params struct {
@@ -36,14 +39,14 @@ type params struct {
 	tls               *tls.Config
 }
 
-func open(d *driver.DSN) (redis.UniversalClient, options, error) {
+func open(d *driver.DSN) (clients, options, error) {
 	o := options{
 		notify:   d.Bool("notify", true),
 		replicas: d.Int("replicas", 0, 0, 100),
 		channel:  d.Text("channel", "dlock:"),
 	}
 	if err := checkChannel(o.channel); err != nil {
-		return nil, o, netdsn.Bad("parameter %q %w", "channel", err)
+		return clients{}, o, netdsn.Bad("parameter %q %w", "channel", err)
 	}
 	p := params{
 		dial: d.Duration("dial_timeout", 5*time.Second), read: d.Duration("read_timeout", 3*time.Second),
@@ -51,27 +54,29 @@ func open(d *driver.DSN) (redis.UniversalClient, options, error) {
 	}
 	for name, timeout := range map[string]time.Duration{"dial_timeout": p.dial, "read_timeout": p.read, "write_timeout": p.write} {
 		if timeout == 0 { // the client would take it for its default
-			return nil, o, netdsn.Bad("parameter %q must be more than 0", name)
+			return clients{}, o, netdsn.Bad("parameter %q must be more than 0", name)
 		}
 	}
 	var err error
 	kind := strings.TrimPrefix(strings.TrimPrefix(d.Scheme, "rediss"), "redis")
 	if strings.HasPrefix(d.Scheme, "rediss") {
 		if p.tls, err = netdsn.TLS(d); err != nil {
-			return nil, o, err
+			return clients{}, o, err
 		}
 	}
+	var made clients
 	switch kind {
 	case "+cluster":
-		return openCluster(d, o, p)
+		made.client, err = openCluster(d, p)
 	case "+sentinel":
-		return openSentinel(d, o, p)
+		made, err = openSentinel(d, p)
 	default:
-		return openSingle(d, o, p)
+		made.client, err = openSingle(d, p)
 	}
+	return made, o, err
 }
 
-func openSingle(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
+func openSingle(d *driver.DSN, p params) (redis.UniversalClient, error) {
 	r := &redis.Options{
 		Network: "tcp", Username: d.User, Password: d.Password, DialTimeout: p.dial, ReadTimeout: p.read, WriteTimeout: p.write,
 		PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet(),
@@ -79,59 +84,70 @@ func openSingle(d *driver.DSN, o options, p params) (redis.UniversalClient, opti
 	switch {
 	case d.Scheme == "unix":
 		if len(d.Hosts) > 0 || d.Path == "" {
-			return nil, o, netdsn.Bad("a socket is written unix:///path/to/socket")
+			return nil, netdsn.Bad("a socket is written unix:///path/to/socket")
 		}
 		r.Network, r.Addr, r.DB = "unix", d.Path, d.Int("db", 0, 0, maxDB)
 	case len(d.Hosts) > 1:
-		return nil, o, netdsn.Bad("%s:// takes one host; several are written redis+cluster:// or redis+sentinel://", d.Scheme)
+		return nil, netdsn.Bad("%s:// takes one host; several are written redis+cluster:// or redis+sentinel://", d.Scheme)
 	default:
 		r.Addr = netdsn.WithPort(append(d.Hosts, "localhost")[0], "6379")
 		db, err := database(d)
 		if err != nil {
-			return nil, o, err
+			return nil, err
 		}
 		r.DB = db
 	}
 	if err := d.Err(); err != nil {
-		return nil, o, err
+		return nil, err
 	}
 	r.Dialer = forgiving(r.NewDialer())
-	return redis.NewClient(r), o, nil
+	return redis.NewClient(r), nil
 }
 
-func openCluster(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
+func openCluster(d *driver.DSN, p params) (redis.UniversalClient, error) {
 	if d.Path != "" && d.Path != "/" {
-		return nil, o, netdsn.Bad("a cluster has no databases; leave the path out")
+		return nil, netdsn.Bad("a cluster has no databases; leave the path out")
 	}
 	if len(d.Hosts) == 0 {
-		return nil, o, netdsn.Bad("a cluster needs at least one host")
+		return nil, netdsn.Bad("a cluster needs at least one host")
 	}
 	if err := d.Err(); err != nil {
-		return nil, o, err
+		return nil, err
 	}
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: withPorts(d.Hosts, "6379"), Username: d.User, Password: d.Password, DialTimeout: p.dial, ReadTimeout: p.read,
 		WriteTimeout: p.write, PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet(),
-	}), o, nil
+	}), nil
 }
 
-func openSentinel(d *driver.DSN, o options, p params) (redis.UniversalClient, options, error) {
+func openSentinel(d *driver.DSN, p params) (clients, error) {
 	master := strings.Trim(d.Path, "/")
 	user, password, db := d.Text("sentinel_user", ""), d.Text("sentinel_password", ""), d.Int("db", 0, 0, maxDB)
 	switch {
 	case len(d.Hosts) == 0:
-		return nil, o, netdsn.Bad("Sentinel needs at least one host")
+		return clients{}, netdsn.Bad("Sentinel needs at least one host")
 	case master == "" || strings.Contains(master, "/"):
-		return nil, o, netdsn.Bad("the path must be the name of the master, as in redis+sentinel://host/mymaster")
+		return clients{}, netdsn.Bad("the path must be the name of the master, as in redis+sentinel://host/mymaster")
 	}
 	if err := d.Err(); err != nil {
-		return nil, o, err
+		return clients{}, err
 	}
-	return redis.NewFailoverClient(&redis.FailoverOptions{
+	f := redis.FailoverOptions{
 		MasterName: master, SentinelAddrs: withPorts(d.Hosts, "26379"), SentinelUsername: user, SentinelPassword: password,
 		Username: d.User, Password: d.Password, DB: db, DialTimeout: p.dial, ReadTimeout: p.read, WriteTimeout: p.write,
 		PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-	}), o, nil
+		PipelinePoolSize: -1, Protocol: 2, // see own
+	}
+	few := f
+	few.PoolSize = mostConnections
+	return clients{failoverClient(f), failoverClient(few)}, nil
+}
+
+// failoverClient makes a client that asks Sentinel for the master with each connection. Not to have found it does not keep the client from asking again.
+func failoverClient(f redis.FailoverOptions) *redis.Client {
+	client := redis.NewFailoverClient(&f)
+	client.AddHook(forgivingHook{})
+	return client
 }
 
 // maxDB is far beyond the number of databases that any server has.

@@ -122,11 +122,19 @@ func TestDSNOfACluster(t *testing.T) {
 }
 
 func TestDSNOfSentinel(t *testing.T) {
-	client, _ := redisdriver.Clients(openBackend(t, "rediss+sentinel://u:p@a,b:1/mymaster?db=3&read_timeout=200ms&pool_size=7&client_name=me&insecure=true"))
-	o := client.(*goredis.Client).Options()
-	if o.Username != "u" || o.Password != "p" || o.DB != 3 || o.ReadTimeout != 200*time.Millisecond || o.PoolSize != 7 || o.ClientName != "me" ||
-		o.TLSConfig == nil || !o.ContextTimeoutEnabled {
-		t.Errorf("the client has %+v and DB %d, want what the DSN says", settingsOf(o), o.DB)
+	client, renewer := redisdriver.Clients(openBackend(t, "rediss+sentinel://u:p@a,b:1/mymaster?db=3&read_timeout=200ms&pool_size=7&client_name=me&insecure=true"))
+	want := defaults(func(s *settings) {
+		s.Addr, s.User, s.Password, s.Name, s.DB, s.Read, s.TLS, s.Insecure = "FailoverClient", "u", "p", "me", 3, 200*time.Millisecond, true, true
+	})
+	for pool, c := range map[int]goredis.UniversalClient{7: client, 16: renewer} {
+		want.Pool = pool
+		o := c.(*goredis.Client).Options()
+		if got := settingsOf(o); got != want {
+			t.Errorf("the client has %+v, want %+v", got, want)
+		}
+		if o.MaxRetries != 0 || o.DialerRetries != 1 || !o.ContextTimeoutEnabled {
+			t.Errorf("the client retries %d times, dials %d times and heeds deadlines: %v; want 0, 1 and true", o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled)
+		}
 	}
 
 	addr, asked := fakeServer(t, "")

@@ -28,10 +28,10 @@ type lanes struct {
 }
 
 // init has ls make lanes of its own, where client is one whose connections are all to one server. Waiting for replicas keeps a connection long, so that
-// many are needed.
+// many are needed. With Sentinel the client itself drops the connections to a master that is one no more, and nobody else is told.
 func (ls *lanes) init(client redis.UniversalClient, replicas int) {
 	ls.all = map[*lane]struct{}{}
-	if c, ok := client.(*redis.Client); ok && replicas == 0 {
+	if c, ok := client.(*redis.Client); ok && replicas == 0 && !failsOver(client) {
 		ls.make = func() *lane { return newLane(*c.Options()) }
 	} else {
 		ls.shared = &lane{client: client, shared: true}

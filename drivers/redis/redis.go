@@ -39,7 +39,7 @@
 //	redis+cluster://h1:6379,h2,h3              a cluster; rediss+cluster:// and rediss+sentinel:// for TLS
 //
 // Parameters, with their defaults: db=0 (where the path is not the database), dial_timeout=5s, read_timeout=3s, write_timeout=3s, pool_size=10 per CPU (for looking at
-// locks, and in a cluster or with replicas for locking),
+// locks, and with Sentinel, in a cluster or with replicas for locking),
 // client_name, notify=on (off: poll instead of pub/sub), replicas=0 (wait for that many replicas to acknowledge a grant), channel=dlock: (the prefix of the
 // pub/sub channels), ca, cert, key (files) and insecure=false for TLS, sentinel_user and sentinel_password.
 //
@@ -117,7 +117,8 @@ func WithChannel(prefix string) Option { return func(o *options) { o.channel = p
 //
 // Of a *redis.Client the options are used, its Dialer included: locks and renewals have connections of their own, so that an application which uses up
 // its pool does not delay them. Hooks of the client see only what looks at locks. With WithReplicas, and with a *redis.ClusterClient, locking goes
-// through the client, and renewals through another one made from its options. Any other client is shared for everything; Diagnose says so.
+// through the client, and renewals through another one made from its options. A client for Sentinel, which alone learns of a failover, is shared for
+// everything, and so is a client of any other kind; Diagnose says so. With a DSN for Sentinel renewals have a client of their own.
 func New(client redis.UniversalClient, opts ...Option) driver.Backend {
 	if isNil(client) {
 		return nil
@@ -131,7 +132,7 @@ func New(client redis.UniversalClient, opts ...Option) driver.Backend {
 			opt(&o)
 		}
 	}
-	return newBackend(client, o)
+	return newBackend(client, nil, o)
 }
 
 func isNil(client redis.UniversalClient) bool {
@@ -142,9 +143,12 @@ func isNil(client redis.UniversalClient) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-func newBackend(client redis.UniversalClient, o options) *Backend {
-	b := &Backend{client: client, opt: o, closed: make(chan struct{})}
-	b.renewer, b.shared = renewClient(client)
+// newBackend makes a Backend on client. renewer is for renewals; nil: another client is made from client's options where that can be.
+func newBackend(client, renewer redis.UniversalClient, o options) *Backend {
+	b := &Backend{client: client, renewer: renewer, opt: o, closed: make(chan struct{})}
+	if renewer == nil {
+		b.renewer, b.shared = renewClient(client)
+	}
 	b.pipe.init(client, o.replicas)
 	b.queue.init(b)
 	return b
@@ -152,6 +156,9 @@ func newBackend(client redis.UniversalClient, o options) *Backend {
 
 // renewClient makes the client for renewals.
 func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared bool) {
+	if failsOver(client) {
+		return client, true
+	}
 	switch c := client.(type) {
 	case *redis.Client:
 		return redis.NewClient(own(*c.Options())), false
@@ -163,6 +170,19 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 		return redis.NewClusterClient(&o), false
 	default:
 		return client, true
+	}
+}
+
+// failsOver reports whether client goes to the master that Sentinel names. It drops its connections when that is another one; those of a client made from
+// its options would stay with the old master, which may go on granting locks until it is told that it is one no more.
+func failsOver(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().Addr == "FailoverClient" // how the client library marks it
+	case *redis.ClusterClient:
+		return c.Options().ClusterSlots != nil // its table of servers is made by hand, or by Sentinel
+	default:
+		return false
 	}
 }
 
@@ -186,8 +206,7 @@ func quiet() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// Prompt is true for one server, with Sentinel too. In a cluster, with replicas, and with a client of another kind, a call may last until the client's
-// timeout.
+// Prompt is true for one server. With Sentinel, in a cluster, with replicas, and with a client of another kind, a call may last until the client's timeout.
 func (b *Backend) Prompt() bool { return b.pipe.lanes.shared == nil }
 
 // Close ends the subscription and the clients that were made here.
