@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"time"
 
@@ -9,6 +10,42 @@ import (
 )
 
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// newDialer makes connections as the client library does by default, but gives up when ctx ends also while it waits for the server's part of TLS.
+func newDialer(timeout time.Duration, config *tls.Config) dialFunc {
+	plain := &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	if config == nil {
+		return plain.DialContext
+	}
+	return (&tls.Dialer{NetDialer: plain, Config: config}).DialContext // without a ServerName the server is checked by the name it is dialled at
+}
+
+// heeding returns when ctx ends, also where dial does not: the client library's own does not for TLS. A connection that is made too late is closed.
+func heeding(dial dialFunc) dialFunc {
+	type made struct {
+		conn net.Conn
+		err  error
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		result := make(chan made)
+		go func() {
+			conn, err := dial(ctx, network, addr)
+			select {
+			case result <- made{conn, err}:
+			case <-ctx.Done():
+				if err == nil {
+					_ = conn.Close()
+				}
+			}
+		}()
+		select {
+		case m := <-result:
+			return m.conn, m.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
 
 // forgiving has the first use of a connection fail, instead of the making of it. A pool of the client library counts for all its life the connections that
 // it failed to make, those that were given up because nobody wanted them included, and from a certain number on refuses to try for up to a second.

@@ -76,10 +76,13 @@ func open(d *driver.DSN) (clients, options, error) {
 	return made, o, err
 }
 
+func (p params) dialer() dialFunc { return newDialer(p.dial, p.tls) }
+
 func openSingle(d *driver.DSN, p params) (redis.UniversalClient, error) {
 	r := &redis.Options{
 		Network: "tcp", Username: d.User, Password: d.Password, DialTimeout: p.dial, ReadTimeout: p.read, WriteTimeout: p.write,
 		PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet(),
+		Dialer: forgiving(p.dialer()),
 	}
 	switch {
 	case d.Scheme == "unix":
@@ -100,7 +103,6 @@ func openSingle(d *driver.DSN, p params) (redis.UniversalClient, error) {
 	if err := d.Err(); err != nil {
 		return nil, err
 	}
-	r.Dialer = forgiving(r.NewDialer())
 	return redis.NewClient(r), nil
 }
 
@@ -117,6 +119,7 @@ func openCluster(d *driver.DSN, p params) (redis.UniversalClient, error) {
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: withPorts(d.Hosts, "6379"), Username: d.User, Password: d.Password, DialTimeout: p.dial, ReadTimeout: p.read,
 		WriteTimeout: p.write, PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet(),
+		Dialer: p.dialer(),
 	}), nil
 }
 
@@ -136,7 +139,7 @@ func openSentinel(d *driver.DSN, p params) (clients, error) {
 		MasterName: master, SentinelAddrs: withPorts(d.Hosts, "26379"), SentinelUsername: user, SentinelPassword: password,
 		Username: d.User, Password: d.Password, DB: db, DialTimeout: p.dial, ReadTimeout: p.read, WriteTimeout: p.write,
 		PoolSize: p.pool, ClientName: p.name, TLSConfig: p.tls, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-		PipelinePoolSize: -1, Protocol: 2, // see own
+		PipelinePoolSize: -1, Dialer: p.dialer(), Protocol: 2, // see own
 	}
 	few := f
 	few.PoolSize = mostConnections

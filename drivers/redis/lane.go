@@ -103,7 +103,7 @@ var errCut = errors.New("redis: the connection was closed because the call had e
 // newLane makes a lane from the options of a client.
 func newLane(o redis.Options) *lane {
 	ln := &lane{}
-	dial := o.Dialer
+	dial := heeding(o.Dialer)
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
