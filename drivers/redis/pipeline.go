@@ -153,9 +153,11 @@ func pipelined(ctx context.Context, client redis.UniversalClient, batch []*reque
 		cmds[i] = once{redis.NewCmd(ctx, command(r)...)}
 		_ = pipe.Process(ctx, cmds[i])
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, failed := pipe.Exec(ctx)
 	for i, r := range batch {
-		r.reply, r.err = cmds[i].Result()
+		if r.reply, r.err = cmds[i].Result(); r.err == nil && r.reply == nil {
+			r.err = failed // that of a connection which cannot be made is not the commands'
+		}
 		if unknownScript(r.err) {
 			unknown = append(unknown, r)
 		}

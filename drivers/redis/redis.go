@@ -109,7 +109,7 @@ func WithoutNotify() Option { return func(o *options) { o.notify = false } }
 // WithReplicas makes a grant count only when n replicas have acknowledged it. Default: 0.
 func WithReplicas(n int) Option { return func(o *options) { o.replicas = n } }
 
-// WithChannel sets the prefix of the pub/sub channels, for servers whose ACL limits them. Default: "dlock:".
+// WithChannel sets the prefix of the pub/sub channels, for servers whose ACL limits them. It must not contain white space. Default: "dlock:".
 func WithChannel(prefix string) Option { return func(o *options) { o.channel = prefix } }
 
 // New returns a Backend on a client that the application already has, which stays open when the Backend is closed. It returns nil for a

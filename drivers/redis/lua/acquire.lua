@@ -45,7 +45,7 @@ if type(value) == 'table' then
   return { err = value.err .. ' (not applied)' }
 end
 if value and string.sub(value, 1, 34) == ARGV[1] then
-  if redis.call('PTTL', lock) < tonumber(ARGV[3]) then
+  if redis.call('PTTL', lock) <= tonumber(ARGV[3]) then -- in any case a write, for replicas to acknowledge, unless the hold is longer
     redis.call('PEXPIRE', lock, ARGV[3])
   end
   return tonumber(string.match(value, '^(%d+) ', 36))

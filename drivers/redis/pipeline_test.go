@@ -1,0 +1,32 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/faulttest"
+)
+
+func TestRequestsThatGoTogetherAreToldWhyTheyCouldNotConnect(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.do(t, "acl", "setuser", "app", "on", ">before", "~*", "&*", "+@all")
+	b := openBackend(t, "redis://app:before@"+s.Addr)
+	release(t, b, claimed(t, b, "warm"))
+	s.do(t, "acl", "setuser", "app", "resetpass", ">after")
+	s.do(t, "client", "kill", "user", "app")
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			_, err := b.Acquire(t.Context(), faulttest.Claim(fmt.Sprint("k", i), time.Minute))
+			if !errors.Is(err, driver.ErrPermanent) {
+				t.Errorf("Acquire = %v, want the server's answer to the password, which is permanent", err)
+			}
+		})
+	}
+	wg.Wait()
+}
