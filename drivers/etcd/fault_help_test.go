@@ -31,9 +31,9 @@ type site struct {
 	witness *clientv3.Client
 }
 
-func startSite(t testing.TB, members int) *site {
+func startSite(t testing.TB, members int, opts ...etcdtest.Option) *site {
 	t.Helper()
-	c := etcdtest.StartCluster(t, members)
+	c := etcdtest.StartCluster(t, members, opts...)
 	return &site{c, c.Client(t)}
 }
 

@@ -42,7 +42,7 @@ func newCluster(t testing.TB, n int, opts []Option) Cluster {
 	c := make(Cluster, n)
 	urls := make([]string, n)
 	for i := range c {
-		s := settings{Name: fmt.Sprintf("m%d", i), Dir: t.TempDir(), Client: ports[2*i], Peer: ports[2*i+1]}
+		s := settings{Name: fmt.Sprintf("m%d", i), Dir: t.TempDir(), Client: ports[2*i], Peer: ports[2*i+1], Tick: Tick, Election: Election}
 		for _, o := range opts {
 			o(&s)
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/dlock-go/dlock/internal/proc"
 )
 
-// Timing of the members. An election is over well within a second, and the shortest TTL of a lease is one second.
+// Timing of the members, unless an option says otherwise. An election is over well within a second, and the shortest TTL of a lease is one second.
 const (
 	Tick     = 20 * time.Millisecond
 	Election = 200 * time.Millisecond
@@ -45,6 +45,12 @@ type Option func(*settings)
 
 // Fsync has the member wait for the disk as it does in production. Without it tests are faster.
 func Fsync() Option { return func(s *settings) { s.Fsync = true } }
+
+// Timing has the member send heartbeats at every tick, and hold an election after so long without any. etcd's own defaults are 100 ms and one second, with which
+// the shortest TTL of a lease is two seconds.
+func Timing(tick, election time.Duration) Option {
+	return func(s *settings) { s.Tick, s.Election = tick, election }
+}
 
 // TLS has the member serve its clients by TLS, with the certificate and key in these files.
 func TLS(cert, key string) Option { return func(s *settings) { s.Cert, s.Key = cert, key } }

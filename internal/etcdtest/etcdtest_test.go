@@ -81,6 +81,27 @@ func TestAClusterElectsAnotherLeaderWhenItsOwnIsKilledOrHangs(t *testing.T) {
 	}
 }
 
+func TestTimingDecidesTheShortestLease(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts []etcdtest.Option
+		want int64
+	}{
+		"the suite's":  {nil, 1},
+		"etcd's stock": {[]etcdtest.Option{etcdtest.Timing(100*time.Millisecond, time.Second)}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			r, err := etcdtest.Start(t, c.opts...).Client(t).Grant(ctx, 1)
+			if err != nil || r.TTL != c.want {
+				t.Errorf("Grant of a second = %+v, %v; want a TTL of %ds", r, err, c.want)
+			}
+		})
+	}
+}
+
 func TestAMemberIsGoneWhenItsTestEnds(t *testing.T) {
 	t.Parallel()
 	var pid int

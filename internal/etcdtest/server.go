@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 )
@@ -21,6 +22,7 @@ type settings struct {
 	Name, Dir, Client, Peer string // Client and Peer are host:port
 	Cluster                 string // name=URL of every member, with commas between
 	Fsync                   bool
+	Tick, Election          time.Duration
 	Cert, Key, ClientCA     string
 }
 
@@ -72,7 +74,7 @@ func (s settings) config() *embed.Config {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*s.clientURL()}, []url.URL{*s.clientURL()}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*s.peerURL()}, []url.URL{*s.peerURL()}
 	c.InitialCluster = s.Cluster
-	c.TickMs, c.ElectionMs = uint(Tick.Milliseconds()), uint(Election.Milliseconds())
+	c.TickMs, c.ElectionMs = uint(s.Tick.Milliseconds()), uint(s.Election.Milliseconds())
 	c.UnsafeNoFsync = !s.Fsync
 	c.LogLevel, c.LogOutputs = "error", []string{"stderr"}
 	c.EnableGRPCGateway = false
