@@ -1,8 +1,12 @@
 package etcd
 
 import (
+	"slices"
 	"strconv"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -14,11 +18,14 @@ import (
 type entry struct {
 	index string // in the book
 	name  string // of the key
-	lease *lease // that the key is attached to
-	other *lease // or this one: a request to move it there has not been answered
+
+	// Where the key is. Requests that move it name the revision that it has, so that of all those in moves one can have been done, and none any more once a
+	// later revision is known. The entry is in the list of each of these leases, so that none is taken for idle.
+	lease *lease   // that it was attached to when it had the revision mod
+	moves []*lease // or one of these: a request to move it from there has not been answered
+	mod   int64    // revision of the last change that is known
 
 	rev   int64     // create revision; 0: not known
-	mod   int64     // revision of the last change, as far as known
 	users int       // calls that make or watch the key
 	waits int       // those out of them that are in the queue
 	held  bool      // it was granted
@@ -37,6 +44,8 @@ func (b *Backend) enter(c driver.Claim, l *lease) *entry {
 		e = &entry{index: index, name: b.freeName(c.Key), lease: l, gone: make(chan struct{})}
 		b.book[index], b.names[e.name] = e, e
 		l.entries[e] = true
+	} else if e.rev == 0 && e.lease != l { // the key is made on l, unless an earlier request has made it
+		b.mayMove(e, l)
 	}
 	e.users++
 	return e
@@ -64,11 +73,12 @@ func (b *Backend) unanswered() {
 	b.era++
 }
 
-// made notes that a request created the key of e with revision rev; found, that it was there.
-func (b *Backend) made(e *entry, rev int64) {
+// made notes that a request created the key of e with revision rev, on l; found, that it was there.
+func (b *Backend) made(e *entry, rev int64, l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.rev, e.mine = rev, true
+	b.locate(e, rev, l)
 }
 
 func (b *Backend) found(e *entry, rev int64) {
@@ -95,7 +105,7 @@ func (b *Backend) leave(e *entry, maybe bool) {
 	if maybe && !e.held {
 		e.until = now.Add(e.lease.ttl)
 	}
-	if e.lease.dead || !now.Before(e.until) {
+	if !e.alive() || !now.Before(e.until) {
 		b.strike(e)
 	}
 }
@@ -108,10 +118,7 @@ func (b *Backend) strike(e *entry) {
 	if b.names[e.name] == e && !e.going {
 		delete(b.names, e.name)
 	}
-	delete(e.lease.entries, e)
-	if e.other != nil {
-		delete(e.other.entries, e)
-	}
+	b.unlist(e)
 }
 
 // lose notes that the key of e is not in the store any more. b.mu is held.
@@ -130,34 +137,98 @@ func (e *entry) tell() {
 	}
 }
 
-// attach notes that the key of e is on l. b.mu is held.
-func (b *Backend) attach(e *entry, l *lease) {
-	if b.book[e.index] != e {
-		return
+// locate notes that the key of e was on l when it had the revision mod. It reports false if that is known to be past, or the entry is not in the book any
+// more. b.mu is held.
+func (b *Backend) locate(e *entry, mod int64, l *lease) bool {
+	if b.book[e.index] != e || mod < e.mod {
+		return false
 	}
-	delete(e.lease.entries, e)
-	if e.other != nil {
-		delete(e.other.entries, e)
+	if mod > e.mod {
+		b.unlist(e)
+		e.mod, e.lease, e.moves = mod, l, nil
+		l.entries[e] = true
 	}
-	e.lease, e.other = l, nil
-	l.entries[e] = true
+	return true
 }
+
+// mayMove notes that a request is sent after which the key of e is on l. b.mu is held.
+func (b *Backend) mayMove(e *entry, l *lease) {
+	if !slices.Contains(e.moves, l) {
+		e.moves = append(e.moves, l)
+		l.entries[e] = true
+	}
+}
+
+// unlist takes e off the lists of all leases. b.mu is held.
+func (b *Backend) unlist(e *entry) {
+	delete(e.lease.entries, e)
+	for _, l := range e.moves {
+		delete(l.entries, e)
+	}
+}
+
+// seen notes what was read of the key of e, and reports whether nothing later is known. b.mu is held.
+func (b *Backend) seen(e *entry, kv *mvccpb.KeyValue) bool {
+	if name := string(kv.Key); e.name != name { // it was forgotten for a while, or is another backend's
+		delete(b.names, e.name)
+		b.unlist(e)
+		e.name, e.mine, e.mod, e.moves = name, false, 0, nil
+		b.names[name], e.lease.entries[e] = e, true
+	}
+	if l := b.leaseBy(clientv3.LeaseID(kv.Lease), e); l != nil {
+		return b.locate(e, kv.ModRevision, l)
+	}
+	if kv.ModRevision < e.mod {
+		return false
+	}
+	e.mod = kv.ModRevision // on a lease that is not ours
+	return true
+}
+
+// leaseBy returns the lease with this id, if it is one of ours in use or one that the key of e may be on. b.mu is held.
+func (b *Backend) leaseBy(id clientv3.LeaseID, e *entry) *lease {
+	for _, l := range e.moves {
+		if l.id == id {
+			return l
+		}
+	}
+	for _, s := range b.slots {
+		if s.lease != nil && s.lease.id == id {
+			return s.lease
+		}
+	}
+	if e.lease.id == id {
+		return e.lease
+	}
+	return nil
+}
+
+// alive reports whether the key of e can be on a lease that has not ended. b.mu is held.
+func (e *entry) alive() bool {
+	return !e.lease.dead || slices.ContainsFunc(e.moves, func(l *lease) bool { return !l.dead })
+}
+
+// settled reports whether it is known where the key of e is, and that it stays there. b.mu is held.
+func (e *entry) settled(now time.Time) bool { return len(e.moves) == 0 && e.lease.usable(now) }
 
 // granted notes that the claim of e holds its lock, and returns the grant. It counts from the lease's last sign of life.
 func (b *Backend) granted(e *entry, rev int64) (driver.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, now := e.lease, time.Now()
-	if b.book[e.index] != e || !l.usable(now) {
+	switch {
+	case b.book[e.index] != e || !l.usable(now):
 		return driver.Grant{}, errLeaseLost
+	case !e.settled(now):
+		return driver.Grant{}, errChanged
 	}
-	e.rev, e.mod, e.held, l.used = rev, max(e.mod, rev), true, now
+	e.rev, e.held, l.used = rev, true, now
 	return e.renewed(), nil
 }
 
-// renewed notes that e is held for as long as its lease lasts by now, and returns the grant. b.mu is held.
+// renewed notes that e, which is settled, is held for as long as its lease lasts by now, and returns the grant. b.mu is held.
 func (e *entry) renewed() driver.Grant {
-	e.start, e.until = e.lease.start, e.lease.start.Add(e.lease.ttl)
+	e.start, e.until = e.lease.start, e.lease.end()
 	return e.grant()
 }
 

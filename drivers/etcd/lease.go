@@ -38,8 +38,10 @@ type flight struct {
 	err     error
 }
 
-// deadline is when the lease may have ended. Clocks may differ in rate by 1 %.
-func (l *lease) deadline() time.Time { return l.start.Add(l.ttl - max(2*time.Millisecond, l.ttl/100)) }
+// end is when the lease ends, and deadline when it may have ended: clocks may differ in rate by 1 %.
+func (l *lease) end() time.Time { return l.start.Add(l.ttl) }
+
+func (l *lease) deadline() time.Time { return l.end().Add(-max(2*time.Millisecond, l.ttl/100)) }
 
 func (l *lease) usable(now time.Time) bool { return !l.dead && now.Before(l.deadline()) }
 
@@ -182,6 +184,9 @@ func (b *Backend) bury(l *lease) {
 		s.lease = nil
 	}
 	for e := range l.entries {
+		if e.alive() { // it may be on another lease, and its hold counts on that one
+			continue
+		}
 		e.tell()
 		if e.users == 0 {
 			b.strike(e)

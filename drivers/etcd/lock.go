@@ -52,7 +52,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	case err != nil:
 		return g, err
 	case r.succeeded:
-		b.made(e, r.rev)
+		b.made(e, r.rev, l)
 		return b.granted(e, r.rev)
 	}
 	first := r.responses[0].GetResponseRange().Kvs
@@ -61,7 +61,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 		b.tidy(first...)
 		return g, driver.ErrHeld
 	}
-	if g, ok, err := b.ample(ctx, c, first[0]); ok || err != nil {
+	if g, ok, err := b.ample(ctx, c, first[0], began); ok || err != nil {
 		return g, err
 	}
 	return b.regrant(ctx, c, first[0], began)

@@ -72,7 +72,7 @@ func (b *Backend) group(claims []driver.Claim, answers []driver.Renewal) (groups
 	defer b.mu.Unlock()
 	for i, c := range claims {
 		r := renewal{c, b.book[index[i]], &answers[i]}
-		if r.e != nil && r.e.held && r.e.other == nil && r.e.lease.seconds == seconds(c.TTL) && r.e.lease.usable(now) {
+		if r.e != nil && r.e.held && r.e.settled(now) && r.e.lease.seconds == seconds(c.TTL) {
 			groups[r.e.lease] = append(groups[r.e.lease], r)
 		} else {
 			single = append(single, r)
@@ -90,12 +90,15 @@ func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, sin
 	err := b.renewLease(ctx, l, since, some)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := time.Now()
 	for _, r := range group {
 		switch {
 		case !r.e.held:
 			r.answer.Err = driver.ErrNotOwner
 		case err != nil:
 			r.answer.Err = b.fail("renew", err)
+		case !r.e.settled(now): // it may be on its way to a lease that ends sooner
+			r.answer.Err = b.fail("renew", errChanged)
 		default:
 			r.answer.Grant = r.e.renewed()
 		}
@@ -124,7 +127,7 @@ func (b *Backend) renewSingly(ctx context.Context, single []renewal, began time.
 
 // renewOne renews a claim with another TTL than the one it has, or one that this backend does not know.
 func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time) (driver.Grant, error) {
-	if kv := b.known(c); kv != nil {
+	if kv := b.known(c, began); kv != nil {
 		if g, err := b.regrant(ctx, c, kv, began); !errors.Is(err, errChanged) {
 			return g, b.fail("renew", err)
 		}
@@ -141,7 +144,7 @@ func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time)
 		b.mu.Unlock()
 		return driver.Grant{}, driver.ErrNotOwner
 	}
-	if g, ok, err := b.ample(ctx, c, kv); ok || err != nil {
+	if g, ok, err := b.ample(ctx, c, kv, began); ok || err != nil {
 		return g, b.fail("renew", err)
 	}
 	g, err := b.regrant(ctx, c, kv, began)
@@ -150,24 +153,25 @@ func (b *Backend) renewOne(ctx context.Context, c driver.Claim, began time.Time)
 
 // known returns the key of a claim that is held and has too little left, as it was when we last changed it. There is no need to look at it: if somebody else
 // changed it, the request that it is for does nothing.
-func (b *Backend) known(c driver.Claim) *mvccpb.KeyValue {
+func (b *Backend) known(c driver.Claim, began time.Time) *mvccpb.KeyValue {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e, now := b.book[b.index(c)], time.Now()
-	if e == nil || !e.held || e.other != nil || !e.lease.usable(now) || e.lease.seconds == seconds(c.TTL) || e.until.Sub(now) > c.TTL {
+	e := b.book[b.index(c)]
+	if e == nil || !e.held || !e.settled(time.Now()) || e.lease.seconds == seconds(c.TTL) || e.until.After(began.Add(c.TTL)) {
 		return nil
 	}
 	return &mvccpb.KeyValue{Key: []byte(e.name), CreateRevision: e.rev, ModRevision: e.mod, Lease: int64(e.lease.id)}
 }
 
-// ample returns the grant of a hold that has more left than c asks for. It is left as it is: nothing shortens it.
-func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue) (g driver.Grant, ok bool, err error) {
+// ample returns the grant of a hold, whose key was found as kv, that lasts longer than c asks for. It is left as it is: nothing shortens it.
+func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue, began time.Time) (g driver.Grant, ok bool, err error) {
 	b.mu.Lock()
 	now := time.Now()
 	e := b.book[b.index(c)]
 	if e != nil && e.held {
 		defer b.mu.Unlock()
-		return e.grant(), e.other == nil && e.lease.usable(now) && e.until.Sub(now) > c.TTL, nil
+		same := b.seen(e, kv) && kv.CreateRevision == e.rev && clientv3.LeaseID(kv.Lease) == e.lease.id
+		return e.grant(), same && e.settled(now) && e.until.After(began.Add(c.TTL)), nil
 	}
 	b.mu.Unlock()
 	// Another backend has it on a lease of its own.
@@ -205,26 +209,22 @@ func (b *Backend) regrant(ctx context.Context, c driver.Claim, kv *mvccpb.KeyVal
 }
 
 // put attaches the key of e, which was found as kv, to l. That keeps its create revision, and with it its place and its fence. A put that
-// was long in the network does no harm, as any later one has changed the modification revision.
+// was long in the network does no harm, as any later one has changed the modification revision. While one is under way nobody is granted anything on
+// another lease, and none goes to a lease that ends before what was granted: the key then stays on its own. So no grant outlasts its key.
 func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.KeyValue, l *lease) error {
 	b.mu.Lock()
-	if b.book[e.index] != e { // it was released
+	if b.book[e.index] != e || !b.seen(e, kv) { // it was released, or moved meanwhile
 		b.mu.Unlock()
 		return errChanged
 	}
-	if name := string(kv.Key); e.name != name { // it was forgotten for a while, or is another backend's
-		delete(b.names, e.name)
-		e.name, e.mine = name, false
-		b.names[name] = e
+	if e.held && l.end().Before(e.until) {
+		l = e.lease
 	}
-	e.mod = kv.ModRevision
-	if clientv3.LeaseID(kv.Lease) == l.id && e.other == nil {
-		b.attach(e, l)
+	if e.lease == l && l.id == clientv3.LeaseID(kv.Lease) && len(e.moves) == 0 {
 		b.mu.Unlock()
 		return nil
 	}
-	e.other = l
-	l.entries[e] = true
+	b.mayMove(e, l)
 	b.mu.Unlock()
 	client, err := b.dial.get(ctx)
 	if err != nil {
@@ -245,7 +245,8 @@ func (b *Backend) put(ctx context.Context, c driver.Claim, e *entry, kv *mvccpb.
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.attach(e, l)
-	e.mod = resp.Header.Revision
+	if !b.locate(e, resp.Header.Revision, l) { // it was moved again since, and the answer to that came first
+		return errChanged
+	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (w *waiter) enqueue(l *lease) (ahead string, err error) {
 	if !r.succeeded {
 		return w.enqueued(name, l)
 	}
-	w.b.made(w.e, r.rev)
+	w.b.made(w.e, r.rev, l)
 	w.rev = r.rev
 	if last := r.responses[0].GetResponseRange().Kvs; len(last) > 0 {
 		ahead = string(last[0].Key)

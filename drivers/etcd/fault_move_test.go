@@ -1,0 +1,185 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
+	"github.com/dlock-go/dlock/internal/faulttest"
+)
+
+// keeps sees for a while that the server has the key of a hold that nothing happens to.
+func (s *site) keeps(t *testing.T, x *dlock.Lease, d time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		n := s.count(t, x.Key())
+		switch held := x.Held(); {
+		case n == 0 && held, errors.Is(x.Err(), driver.ErrNotOwner):
+			t.Fatalf("held %v (%v), and the server has %d keys of it", held, x.Err(), n)
+		case !held:
+			t.Logf("the machine is too slow to renew a hold in time: %v", x.Err())
+			return
+		}
+	}
+}
+
+// checked has the keys of a lease checked for a while by renewing other, and k on the same lease only now and then. What was granted must be in the store.
+func (s *site) checked(t *testing.T, b *etcddriver.Backend, k, other driver.Claim, g driver.Grant, d time.Duration) {
+	t.Helper()
+	for began, last := time.Now(), g; time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+		if r := b.RenewBatch(bounded(t), []driver.Claim{other})[0]; r.Err != nil {
+			t.Logf("RenewBatch of the other hold = %v", r.Err)
+		}
+		n, r := s.count(t, k.Key), driver.Renewal{Grant: last}
+		if time.Since(last.Start) > last.TTL/3 { // many checks come between two renewals
+			r = b.RenewBatch(bounded(t), []driver.Claim{k})[0]
+		}
+		switch left := time.Until(last.Start.Add(last.TTL)); {
+		case left <= 0:
+			t.Log("the machine is too slow to renew a hold in time")
+			return
+		case n != 1 || errors.Is(r.Err, driver.ErrNotOwner):
+			t.Fatalf("the server has %d keys of a hold that lasts for another %v, and its renewal said %v", n, left, r.Err)
+		case r.Err == nil && r.Grant.Fence != g.Fence:
+			t.Fatalf("RenewBatch = %+v, want the fence %d", r, g.Fence)
+		case r.Err == nil:
+			last = r.Grant
+		}
+	}
+}
+
+// A6. The key was to be moved to another lease, and is renewed where it was. That lease ends.
+func TestAMoveThatFailsDoesNotEndTheHold(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	for name, move := range map[string]func(ctx context.Context, send func(context.Context) error) error{
+		"not sent": func(context.Context, func(context.Context) error) error { return errCut },
+		"no reply": func(ctx context.Context, send func(context.Context) error) error { _ = send(ctx); return errCut },
+	} {
+		for _, revoked := range []bool{true, false} {
+			name := fmt.Sprintf("%s revoked=%v", name, revoked)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				client, w := dialWire(t, s.Addrs()...)
+				b := etcddriver.New(client).(*etcddriver.Backend)
+				t.Cleanup(func() { _ = b.Close() })
+				k, other := faulttest.Claim(name, 3*time.Second), faulttest.Claim(name+" other", 3*time.Second)
+				g := acquired(t, b, k)
+				acquired(t, b, other)
+				var longer clientv3.LeaseID
+				w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+					if isMove(req) && longer == 0 {
+						longer = clientv3.LeaseID(req.(*pb.TxnRequest).Success[0].GetRequestPut().Lease)
+						return move(ctx, send)
+					}
+					return send(ctx)
+				})
+				extended := k
+				extended.TTL = 4 * time.Second
+				if _, err := b.Renew(bounded(t), extended); !errors.Is(err, errCut) {
+					t.Fatalf("Renew = %v, want that it failed", err)
+				}
+				if _, err := b.Renew(bounded(t), k); err != nil {
+					t.Fatalf("Renew as before = %v", err)
+				}
+				if revoked {
+					_, _ = s.witness.Revoke(bounded(t), longer) // the driver may have done it
+					acquired(t, b, faulttest.Claim(name+" long", 4*time.Second))
+				}
+				s.checked(t, b, k, other, g, 6*time.Second)
+			})
+		}
+	}
+}
+
+// A6. The watchdog moves the key back before the reply to Extend is there. The lease of the one that came last is the one that the key is on.
+func TestAReplyThatWasOvertakenDoesNotSayWhereTheKeyIs(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	l, w := wiredLocker(t, 3*time.Second, s.Addrs()...)
+	x := faulttest.Hold(t, l, "k")
+	var moves atomic.Int32
+	overtaken := make(chan struct{})
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if !isMove(req) {
+			return send(ctx)
+		}
+		n := moves.Add(1)
+		err := send(ctx)
+		switch n {
+		case 1:
+			<-overtaken
+			time.Sleep(50 * time.Millisecond)
+		case 2:
+			close(overtaken)
+		}
+		return err
+	})
+	if err := x.Extend(t.Context(), 9*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Until(x.ValidUntil()); left < 4*time.Second {
+		t.Errorf("%v are left after Extend by 9s", left)
+	}
+	s.keeps(t, x, 6*time.Second)
+}
+
+// A6. A hold is renewed on its lease while a request is under way that moves its key to a shorter one.
+func TestAGrantDoesNotOutlastItsKeyThatIsOnTheMove(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	c := claimBy(1, "k", 6*time.Second)
+	g := acquired(t, b, c)
+	shorter := c
+	shorter.TTL = 4 * time.Second
+	time.Sleep(time.Until(g.Start.Add(c.TTL - shorter.TTL + 10*time.Millisecond)))
+
+	checked, moving := make(chan struct{}), make(chan struct{})
+	answer, move := make(chan struct{}), make(chan struct{})
+	check, put := sync.OnceFunc(func() { close(checked) }), sync.OnceFunc(func() { close(moving) })
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		switch _, look := req.(*pb.LeaseTimeToLiveRequest); {
+		case look:
+			check()
+			<-answer
+		case isMove(req):
+			put()
+			<-move
+		}
+		return send(ctx)
+	})
+	renewed, moved := make(chan driver.Renewal, 1), make(chan error, 1)
+	go func() { renewed <- b.RenewBatch(context.Background(), []driver.Claim{c})[0] }()
+	faulttest.Receive(t, "the look at the lease", checked)
+	go func() {
+		_, err := b.Renew(context.Background(), shorter)
+		moved <- err
+	}()
+	faulttest.Receive(t, "the move", moving)
+	close(answer)
+	r := faulttest.Receive(t, "RenewBatch", renewed)
+	close(move)
+	if err := faulttest.Receive(t, "Renew", moved); err != nil {
+		t.Errorf("Renew by less = %v", err)
+	}
+	lease, err := s.witness.TimeToLive(bounded(t), clientv3.LeaseID(s.contenders(t, "k")[0].Lease))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if granted := time.Duration(lease.GrantedTTL) * time.Second; r.Err == nil && r.Grant.TTL > granted {
+		t.Errorf("RenewBatch granted %v, and the key is on a lease of %v", r.Grant.TTL, granted)
+	}
+}
