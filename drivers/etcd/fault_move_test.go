@@ -15,6 +15,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
 	etcddriver "github.com/dlock-go/dlock/drivers/etcd"
+	"github.com/dlock-go/dlock/internal/etcdtest"
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
@@ -182,4 +183,28 @@ func TestAGrantDoesNotOutlastItsKeyThatIsOnTheMove(t *testing.T) {
 	if granted := time.Duration(lease.GrantedTTL) * time.Second; r.Err == nil && r.Grant.TTL > granted {
 		t.Errorf("RenewBatch granted %v, and the key is on a lease of %v", r.Grant.TTL, granted)
 	}
+}
+
+// A1. The server's shortest lease is two seconds, as it is by default, and so the key lasts longer than the claim asks for.
+func TestAnAcquireThatIsRepeatedIsInTheBook(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1, etcdtest.Timing(100*time.Millisecond, time.Second))
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	k, other := faulttest.Claim("k", 500*time.Millisecond), faulttest.Claim("other", 500*time.Millisecond)
+	acquired(t, b, other)
+	var once atomic.Bool
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		err := send(ctx)
+		if _, txn := req.(*pb.TxnRequest); txn && once.CompareAndSwap(false, true) {
+			return errCut
+		}
+		return err
+	})
+	if _, err := b.Acquire(bounded(t), k); !errors.Is(err, errCut) {
+		t.Fatalf("Acquire = %v, want that the reply was lost", err)
+	}
+	g := acquired(t, b, k)
+	s.checked(t, b, k, other, g, 6*time.Second)
 }

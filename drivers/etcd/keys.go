@@ -35,6 +35,11 @@ var unescape = strings.NewReplacer("%25", "%", "%2F", "/").Replace
 // folder is what the keys of all who want a lock begin with.
 func (b *Backend) folder(key string) string { return b.opt.namespace + escape(key) + "/" }
 
+// isOwn reports whether this backend gave a key its name.
+func (b *Backend) isOwn(name string) bool {
+	return strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], b.id)
+}
+
 // mark is what a claim's key is known by: the end of its value. It is made of the token, and shows none of it.
 func mark(c driver.Claim) string {
 	sum := sha256.Sum256([]byte(c.Token))

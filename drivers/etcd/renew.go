@@ -174,6 +174,9 @@ func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue
 		return e.grant(), same && e.settled(now) && e.until.After(began.Add(c.TTL)), nil
 	}
 	b.mu.Unlock()
+	if b.isOwn(string(kv.Key)) { // it is on a lease of ours, where only what is in the book may stay
+		return g, false, nil
+	}
 	// Another backend has it on a lease of its own.
 	left, err := b.leaseLeft(ctx, clientv3.LeaseID(kv.Lease))
 	if err != nil || left <= c.TTL {

@@ -3,7 +3,6 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -113,7 +112,7 @@ func (b *Backend) tidy(kvs ...*mvccpb.KeyValue) {
 	defer b.mu.Unlock()
 	for _, kv := range kvs {
 		index, name := indexOf(kv), string(kv.Key)
-		if index == "" || b.book[index] != nil || !strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], b.id) {
+		if index == "" || b.book[index] != nil || !b.isOwn(name) {
 			continue
 		}
 		b.background(requestLimit, func(ctx context.Context) { _, _ = b.remove(ctx, name, kv.CreateRevision) })
