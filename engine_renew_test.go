@@ -575,6 +575,61 @@ func TestAnExtendThatIsOvertakenByUnlock(t *testing.T) {
 	})
 }
 
+// pastGrants answers a renewal from one that it made before, and says so, unless that is too old.
+type pastGrants struct {
+	*network
+	ttl, old time.Duration
+	start    time.Time
+}
+
+func (b *pastGrants) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	time.Sleep(time.Millisecond)
+	g, err := b.network.Renew(ctx, c)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Since(b.start) > b.old {
+		b.start = time.Now()
+	}
+	g.Start, g.TTL = b.start, b.ttl
+	return g, err
+}
+
+func TestARenewalThatIsAnsweredFromThePastIsNotDueAgainAtOnce(t *testing.T) {
+	const ttl = 20 * time.Second
+	for name, c := range map[string]struct {
+		old, interval, extend time.Duration // extend by so much first
+		most                  int           // renewals in a TTL
+		lost                  bool
+	}{
+		"an interval shorter than what may be past": {old: ttl / 6, interval: time.Second, most: 40},
+		"Extend by less than is left":               {old: ttl - 3*time.Second, extend: 3 * time.Second, most: 40},
+		"nothing but the past":                      {old: time.Hour, interval: ttl / 10, most: 50, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n := &pastGrants{network: newNetwork(), ttl: ttl, old: c.old, start: time.Now()}
+				l := open(t, n, dlock.Config{DefaultTTL: ttl, RenewInterval: c.interval})
+				x := acquire(t, l, "k")
+				if c.extend > 0 {
+					if err := x.Extend(t.Context(), c.extend); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 3 {
+					before := len(n.requests(opRenew))
+					time.Sleep(ttl)
+					if got := len(n.requests(opRenew)) - before; got > c.most || got < 2 && !c.lost {
+						t.Errorf("%d renewals in %v, want some, and at most %d", got, ttl, c.most)
+					}
+				}
+				if x.Held() == c.lost {
+					t.Errorf("held %v: %v", x.Held(), x.Err())
+				}
+			})
+		})
+	}
+}
+
 func TestFailuresAreCountedInARow(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := newNetwork()

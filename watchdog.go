@@ -174,8 +174,7 @@ func (l *locker) renewed(h *hold, r driver.Renewal, asked time.Duration, sent, n
 		return
 	case r.Err == nil:
 		h.failures, h.lastErr = 0, nil
-		start := h.granted(r.Grant, asked, sent)
-		h.renewAt = l.nextRenewal(h, start, jitter)
+		l.renewAgain(h, h.granted(r.Grant, asked, sent), now, jitter)
 	case errors.Is(r.Err, driver.ErrNotOwner):
 		h.told = true
 		l.lose(h, r.Err)
@@ -197,6 +196,16 @@ var errFence = errors.New("the store renewed another grant than this one")
 func (l *locker) nextRenewal(h *hold, start time.Time, jitter float64) time.Time {
 	whole := l.interval(h)
 	return start.Add(whole - time.Duration(jitter*float64(whole)/10))
+}
+
+// renewAgain plans what follows a renewal that was answered at now. The TTL may count from a time so far back that the next one is due: a driver answers from
+// what it sent before, or leaves a hold alone that lasts long enough, and would do so again at once. So there is a pause, and time for some more attempts.
+func (l *locker) renewAgain(h *hold, start, now time.Time, jitter float64) {
+	h.renewAt = l.nextRenewal(h, start, jitter)
+	soonest := now.Add(max(time.Millisecond, min(l.interval(h)/2, h.deadline.Sub(now)/3)))
+	if h.renewAt.Before(soonest) {
+		h.renewAt = soonest
+	}
 }
 
 // lossReason says why the deadline of h has passed.
@@ -247,8 +256,7 @@ func (l *locker) extend(ctx context.Context, x *Lease, ttl time.Duration) error 
 		return fail(why)
 	}
 	h.claim.TTL = ttl
-	start := h.granted(c.grant, ttl, c.sent)
-	h.renewAt = l.nextRenewal(h, start, rand.Float64())
+	l.renewAgain(h, h.granted(c.grant, ttl, c.sent), now, rand.Float64())
 	l.watch(h)
 	return nil
 }

@@ -138,6 +138,48 @@ func TestManyHeldLocksAreKeptByOneKeepAlive(t *testing.T) {
 	}
 }
 
+// TestARenewalThatNeedsNoKeepAliveIsNotRepeatedAtOnce counts the requests of holds that the driver renews without sending a keepalive.
+func TestARenewalThatNeedsNoKeepAliveIsNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	m := etcdtest.Start(t)
+	for name, c := range map[string]struct {
+		cfg    dlock.Config
+		extend time.Duration
+	}{
+		"an interval shorter than the slack": {dlock.Config{DefaultTTL: 30 * time.Second, RenewInterval: time.Second}, 0},
+		"Extend by less than is left":        {dlock.Config{DefaultTTL: 20 * time.Second}, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, sent := observed(t, m)
+			l, err := dlock.New(etcddriver.New(client), &c.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			x := faulttest.Hold(t, l, name)
+			if c.extend > 0 {
+				if err := x.Extend(t.Context(), c.extend); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sent.take()
+			time.Sleep(4 * time.Second)
+			total := 0
+			got := sent.take()
+			for _, n := range got {
+				total += n
+			}
+			if total < 2 || total > 20 {
+				t.Errorf("a hold that is renewed every second sent %v in 4s, want few", got)
+			}
+			if !x.Held() {
+				t.Errorf("lost: %v", x.Err())
+			}
+		})
+	}
+}
+
 // TestALockThatIsHeldHasNoGoroutine is not parallel, because it counts those of all tests.
 func TestALockThatIsHeldHasNoGoroutine(t *testing.T) {
 	client := etcdtest.Start(t).Client(t)
