@@ -25,6 +25,7 @@ const longAnswer = time.Second
 type request struct {
 	gather.Ticket
 	lock   string // the folder of the lock whose key it may make
+	entry  *entry // of that key
 	ifs    []clientv3.Cmp
 	then   []clientv3.Op
 	els    []clientv3.Op
@@ -50,7 +51,7 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 		err = r.err
 	}
 	if err != nil && !isRefusal(err) || time.Since(sent) > longAnswer {
-		b.unanswered()
+		b.unanswered(r.entry)
 	}
 	return err
 }

@@ -29,6 +29,7 @@ type entry struct {
 	users int       // calls that make or watch the key
 	waits int       // those out of them that are in the queue
 	held  bool      // it was granted
+	doubt bool      // a request that makes it was not answered, and may make it once more when it is gone
 	mine  bool      // this backend made it, and nobody else uses its name
 	going bool      // a request is under way that deletes whatever has its name, which is kept free until then
 	until time.Time // when the hold ends, or how long the place in the queue is kept, unless there are users
@@ -66,11 +67,15 @@ func (b *Backend) freeName(key string) string {
 	return name
 }
 
-// unanswered notes that a request was sent of which nobody knows what becomes: the name in it, and any other that is in use now, is never used again.
-func (b *Backend) unanswered() {
+// unanswered notes that a request was sent of which nobody knows what becomes: the name in it, and any other that is in use now, is never used again. The
+// entry whose key it makes, if it makes any, keeps its name.
+func (b *Backend) unanswered(e *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.era++
+	if e != nil {
+		e.doubt = true
+	}
 }
 
 // made notes that a request created the key of e with revision rev, on l; found, that it was there.

@@ -208,3 +208,59 @@ func TestAnAcquireThatIsRepeatedIsInTheBook(t *testing.T) {
 	g := acquired(t, b, k)
 	s.checked(t, b, k, other, g, 6*time.Second)
 }
+
+// A1. The request that was not answered the first time arrives when the lock was broken and another has had it: its key has the name of the one that was lost.
+func TestABrokenLockThatAnOldRequestTakesAgainIsLost(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	for name, take := range map[string]func(*etcddriver.Backend, context.Context, driver.Claim) (driver.Grant, error){
+		"Acquire": (*etcddriver.Backend).Acquire,
+		"Wait":    (*etcddriver.Backend).Wait,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, w := dialWire(t, s.Addrs()...)
+			b, rival := etcddriver.New(client).(*etcddriver.Backend), openBackend(t, s.Addrs()...)
+			t.Cleanup(func() { _ = b.Close() })
+			k, next, other := faulttest.Claim(name, time.Minute), faulttest.Claim(name, time.Minute), faulttest.Claim("other "+name, time.Minute)
+			acquired(t, b, other)
+			var late func(context.Context) error
+			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+				if late == nil && len(putsOf(req, name)) > 0 {
+					late = send
+					return errCut
+				}
+				return send(ctx)
+			})
+			if _, err := take(b, bounded(t), k); !errors.Is(err, errCut) {
+				t.Fatalf("%s = %v, want that the request was lost", name, err)
+			}
+			g, err := take(b, bounded(t), k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := b.RenewBatch(bounded(t), []driver.Claim{k})[0]; r.Err != nil || r.Grant.Fence != g.Fence {
+				t.Fatalf("RenewBatch = %+v, want the fence %d", r, g.Fence)
+			}
+			if err := rival.Break(bounded(t), name, g.Fence); err != nil {
+				t.Fatal(err)
+			}
+			acquired(t, rival, next)
+			if err := rival.Release(bounded(t), next); err != nil {
+				t.Fatal(err)
+			}
+			if err := late(bounded(t)); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.count(t, name); n != 1 {
+				t.Fatalf("the server has %d keys after the old request, want that it took the lock again", n)
+			}
+			if r := b.RenewBatch(bounded(t), []driver.Claim{k})[0]; !errors.Is(r.Err, driver.ErrNotOwner) {
+				t.Errorf("RenewBatch of a hold with the fence %d that was broken = %+v, want ErrNotOwner", g.Fence, r)
+			}
+			faulttest.Eventually(t, 20*time.Second, "the key that the old request made is deleted", func() bool {
+				return b.RenewBatch(bounded(t), []driver.Claim{other})[0].Err == nil && s.count(t, name) == 0
+			})
+		})
+	}
+}

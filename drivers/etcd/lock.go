@@ -38,10 +38,11 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	defer func() { b.leave(e, maybe) }()
 	folder := b.folder(c.Key)
 	r := &request{
-		lock: folder,
-		ifs:  []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()},
-		then: []clientv3.Op{clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))},
-		els:  []clientv3.Op{clientv3.OpGet(folder, clientv3.WithFirstCreate()...)},
+		lock:  folder,
+		entry: e,
+		ifs:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()},
+		then:  []clientv3.Op{clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))},
+		els:   []clientv3.Op{clientv3.OpGet(folder, clientv3.WithFirstCreate()...)},
 	}
 	err = b.do(ctx, r)
 	switch {

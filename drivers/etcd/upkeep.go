@@ -168,7 +168,7 @@ func (l *lease) expected() []*entry {
 }
 
 // check compares the keys that the server has on l with the book, both ways. Those out of expected that it finds missing are lost; those that nobody
-// knows are deleted.
+// knows are deleted. The server tells names: a key that may have been made twice is read.
 func (b *Backend) check(ctx context.Context, l *lease, expected []*entry) error {
 	client, err := b.dial.get(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (b *Backend) check(ctx context.Context, l *lease, expected []*entry) error 
 	l.checked = time.Now()
 	var suspects []*entry
 	for _, e := range expected {
-		if !attached[e.name] {
+		if !attached[e.name] || e.doubt {
 			suspects = append(suspects, e)
 		}
 	}
@@ -204,8 +204,8 @@ func (b *Backend) check(ctx context.Context, l *lease, expected []*entry) error 
 // txnSize is how many keys are read at once. The server's default limit is 128.
 const txnSize = 100
 
-// confirm looks for keys that were not among those of their lease. The server makes that list without asking the other members, so that it may
-// be an old one; this is the last word.
+// confirm looks for keys that were not among those of their lease, or not for certain. The server makes that list without asking the other members, so that it
+// may be an old one; this is the last word.
 func (b *Backend) confirm(ctx context.Context, suspects []*entry) error {
 	client, err := b.dial.get(ctx)
 	if err != nil {

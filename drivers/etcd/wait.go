@@ -79,8 +79,9 @@ func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
 func (w *waiter) enqueue(l *lease) (ahead string, err error) {
 	folder, name := w.b.folder(w.claim.Key), w.b.nameOf(w.e)
 	r := &request{
-		lock: folder,
-		ifs:  []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(name), "=", 0)},
+		lock:  folder,
+		entry: w.e,
+		ifs:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(name), "=", 0)},
 		then: []clientv3.Op{
 			clientv3.OpGet(folder, lastKey...),
 			clientv3.OpPut(name, value(w.claim.Owner, w.e.index), clientv3.WithLease(l.id)),
