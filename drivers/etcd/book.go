@@ -45,7 +45,7 @@ func (b *Backend) enter(c driver.Claim, l *lease) *entry {
 		e = &entry{index: index, name: b.freeName(c.Key), lease: l, gone: make(chan struct{})}
 		b.book[index], b.names[e.name] = e, e
 		l.entries[e] = true
-	} else if e.rev == 0 && e.lease != l { // the key is made on l, unless an earlier request has made it
+	} else if e.rev == 0 && e.lease != l && e.alive() { // the key is made on l, unless an earlier request has made it
 		b.mayMove(e, l)
 	}
 	e.users++
@@ -224,14 +224,14 @@ func (b *Backend) granted(e *entry, rev int64) (driver.Grant, error) {
 	switch {
 	case b.book[e.index] != e || !l.usable(now):
 		return driver.Grant{}, errLeaseLost
-	case !e.settled(now):
+	case len(e.moves) > 0:
 		return driver.Grant{}, errChanged
 	}
 	e.rev, e.held, l.used = rev, true, now
 	return e.renewed(), nil
 }
 
-// renewed notes that e, which is settled, is held for as long as its lease lasts by now, and returns the grant. b.mu is held.
+// renewed notes that e, whose key is not on the move, is held for as long as its lease lasts by now, and returns the grant. b.mu is held.
 func (e *entry) renewed() driver.Grant {
 	e.start, e.until = e.lease.start, e.lease.end()
 	return e.grant()

@@ -90,14 +90,13 @@ func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, sin
 	err := b.renewLease(ctx, l, since, some)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
 	for _, r := range group {
 		switch {
 		case !r.e.held:
 			r.answer.Err = driver.ErrNotOwner
 		case err != nil:
 			r.answer.Err = b.fail("renew", err)
-		case !r.e.settled(now): // it may be on its way to a lease that ends sooner
+		case len(r.e.moves) > 0: // it may be on its way to a lease that ends sooner
 			r.answer.Err = b.fail("renew", errChanged)
 		default:
 			r.answer.Grant = r.e.renewed()
@@ -170,7 +169,7 @@ func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue
 	e := b.book[b.index(c)]
 	if e != nil && e.held {
 		defer b.mu.Unlock()
-		same := b.seen(e, kv) && kv.CreateRevision == e.rev && clientv3.LeaseID(kv.Lease) == e.lease.id
+		same := kv.CreateRevision == e.rev && kv.ModRevision == e.mod && clientv3.LeaseID(kv.Lease) == e.lease.id
 		return e.grant(), same && e.settled(now) && e.until.After(began.Add(c.TTL)), nil
 	}
 	b.mu.Unlock()
