@@ -133,6 +133,13 @@ func (s *stray) settled(now time.Time) bool {
 	return len(s.doubt.left) == 0 && (s.doubt.unsure <= 0 || !now.Before(s.doubt.last.Add(s.ttl)))
 }
 
+// hurry has the token released soon, whatever the pause is by now.
+func (s *stray) hurry(now time.Time) {
+	s.l.sched.remove(&s.task)
+	s.pause = firstPause
+	s.due(now)
+}
+
 func (s *stray) drop() {
 	if s.gone {
 		return

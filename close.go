@@ -73,9 +73,7 @@ func (l *locker) endAll() []*hold {
 	}
 	now := time.Now()
 	for _, s := range strays {
-		l.sched.remove(&s.task)
-		s.pause = firstPause
-		s.due(now)
+		s.hurry(now)
 	}
 	return holds
 }

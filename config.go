@@ -49,7 +49,8 @@ type Config struct {
 	RetryInterval time.Duration `json:"retry_interval,omitzero" yaml:"retry_interval,omitempty" mapstructure:"retry_interval"`
 
 	// MaxRetries is how many further attempts Lock makes after the first, RetryInterval apart, by polling on every
-	// driver. Default: 0, which means until ctx or WaitTimeout ends, by whatever way of waiting the driver has.
+	// driver. The wait for other goroutines of this Locker is none of them: bound that by ctx or WaitTimeout. Default: 0, which
+	// means until ctx or WaitTimeout ends, by whatever way of waiting the driver has.
 	MaxRetries int `json:"max_retries,omitzero" yaml:"max_retries,omitempty" mapstructure:"max_retries"`
 
 	// WaitTimeout is the longest that Lock waits. Default: 0, which means as long as ctx allows.

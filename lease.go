@@ -34,7 +34,7 @@ type hold struct {
 	deadline time.Time     // D: from then on the hold is not relied on
 	expiry   time.Time     // S + T: from then on, by the wall clock, neither
 	lastSent time.Time     // the last acquire or renew that was sent, acknowledged or not
-	maxTTL   time.Duration // the longest TTL that was ever asked for
+	maxTTL   time.Duration // the longest TTL that was ever asked for, or given
 	doubt    doubt         // acquires of this token whose outcome was never learned
 	renewAt  time.Time     // when the next renewal is due
 	failures int           // renewals that failed in a row
@@ -129,6 +129,10 @@ func (h *hold) granted(g driver.Grant, asked time.Duration, sent time.Time) (sta
 	if !g.Start.IsZero() {
 		start = g.Start
 	}
+	if now := time.Now(); start.After(now) { // nothing counts from the future, whatever a driver says
+		start = now
+	}
+	h.maxTTL = max(h.maxTTL, ttl)
 	if d := start.Add(ttl - margin(ttl)); d.After(h.deadline) {
 		h.deadline, h.expiry = d, start.Add(ttl)
 	}
@@ -197,4 +201,8 @@ func (l *locker) endHold(h *hold, reason error) {
 		x.end(reason)
 	}
 	h.leases = nil
+	if h.e.aside == h {
+		h.e.aside = nil
+		l.tidy(h.e)
+	}
 }

@@ -13,6 +13,7 @@ type entry struct {
 	users  int             // calls that work with it
 	busy   bool            // somebody has the turn
 	holder *hold           // who, if he has the key already
+	aside  *hold           // who has the key without the turn: got by a TryLock while whoever has the turn waits
 	queue  []chan struct{} // who waits for the turn, first come first
 	heard  heard           // by whoever has the turn and not yet the key
 	byKey  keyHold
@@ -66,7 +67,7 @@ func (l *locker) entry(key string) *entry {
 
 // tidy forgets an entry that nothing is known of.
 func (l *locker) tidy(e *entry) {
-	if l.keys[e.key] == e && e.users == 0 && !e.busy && len(e.queue) == 0 && e.byKey.count == 0 && len(e.strays) == 0 {
+	if l.keys[e.key] == e && e.users == 0 && !e.busy && len(e.queue) == 0 && e.byKey.count == 0 && len(e.strays) == 0 && e.aside == nil {
 		delete(l.keys, e.key)
 	}
 }

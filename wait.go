@@ -100,7 +100,10 @@ func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 	a.hasTurn = true
 	a.l.mu.Lock()
 	a.heard = a.e.heard
-	a.l.mu.Unlock()
+	for _, s := range a.e.strays { // the key may be held by one of them, which is not to be waited for longer than need be
+		s.hurry(time.Now())
+	}
+	a.l.unlock()
 	for ctx.Err() == nil {
 		x, err := a.attempt(ctx, a.wayToWait())
 		switch {
@@ -173,7 +176,7 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 		a.l.mu.Unlock()
 		a.heard = heard{}
 		x, err := a.attempt(ctx, callAcquire)
-		if a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		if x == nil && a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 			x, err = a.attempt(ctx, callAcquire)
 		}
 		if x != nil || !a.heard.busy {
@@ -266,7 +269,7 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	l, now := a.l, time.Now()
 	h := &hold{
 		l: l, e: a.e, fence: c.grant.Fence, renew: !a.r.noRenewal, claim: a.claim,
-		lastSent: c.sent, maxTTL: a.claim.TTL, doubt: a.doubt, hasTurn: a.hasTurn,
+		lastSent: now, maxTTL: a.claim.TTL, doubt: a.doubt, hasTurn: a.hasTurn, // while it waits a driver sends more than once
 	}
 	start := h.granted(c.grant, a.claim.TTL, c.sent)
 	err := ctx.Err() // a caller who has gone cannot be given a lock
@@ -281,9 +284,12 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	if err != nil {
 		// A release will be sent for this token, so it must not acquire again.
 		a.doubt.add(c)
-		l.clean(a.e.key, a.claim, a.doubt, a.claim.TTL)
+		l.clean(a.e.key, a.claim, a.doubt, h.maxTTL)
 		a.newClaim()
 		return nil, err
+	}
+	if old := a.e.aside; old != nil {
+		l.lose(old, errOusted)
 	}
 	h.leases = h.room[:0]
 	x := h.addLease()
@@ -291,6 +297,11 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	l.watch(h)
 	if h.hasTurn {
 		a.e.holder, a.e.heard = h, heard{}
+	} else {
+		a.e.aside = h
 	}
 	return x, nil
 }
+
+// errOusted says that the store has forgotten a hold: it granted the key to somebody else here.
+var errOusted = errors.New("the store granted the key again")

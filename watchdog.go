@@ -40,10 +40,10 @@ func (h *hold) due(now time.Time) {
 	}
 }
 
-// attemptLimit is how long one renewal of h may take: a sixth of the TTL, or a third of what is left if that is less. A quarter of it is
-// kept back for an answer that is on its way when the limit ends.
+// attemptLimit is how long one renewal of h may take: a sixth of the TTL, or a third of what is left if that is less, and no longer than an acquire: many that
+// hang must not take the places of those that would be answered. A quarter of it is kept back for an answer that is on its way when the limit ends.
 func (h *hold) attemptLimit(now time.Time) time.Duration {
-	return max(time.Millisecond, min(h.claim.TTL/6, h.deadline.Sub(now)/3)*3/4)
+	return max(time.Millisecond, min(h.claim.TTL/6, h.deadline.Sub(now)/3, acquireLimit)*3/4)
 }
 
 // sendRenewals sends what has become due, together as far as one time limit suits: a hold that is near its end must not make
@@ -254,6 +254,9 @@ func (l *locker) extend(ctx context.Context, x *Lease, ttl time.Duration) error 
 		return fail(reasonOf(x.err))
 	case why != nil:
 		return fail(why)
+	case c.grant.Fence != 0 && c.grant.Fence != h.fence:
+		l.lose(h, errFence)
+		return fail(reasonOf(x.err))
 	}
 	h.claim.TTL = ttl
 	l.renewAgain(h, h.granted(c.grant, ttl, c.sent), now, rand.Float64())
