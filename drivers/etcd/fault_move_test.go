@@ -103,6 +103,73 @@ func TestAMoveThatFailsDoesNotEndTheHold(t *testing.T) {
 	}
 }
 
+// A6. The server has forgotten the lease that the key was to be moved to before anybody has renewed the hold.
+func TestALeaseThatTheKeyWasNotMovedToEndsAlone(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	b, k, longer := failedMove(t, s, 10*time.Second, time.Minute)
+	other := faulttest.Claim("other", k.TTL)
+	acquired(t, b, other)
+	if _, err := s.witness.Revoke(bounded(t), longer); err != nil {
+		t.Fatal(err)
+	}
+	acquired(t, b, faulttest.Claim("long", time.Minute)) // notices it
+	if entries, _ := etcddriver.Entries(b); entries != 3 {
+		t.Errorf("%d keys are in the book, want those of all three holds", entries)
+	}
+	for range 10 {
+		if r := b.RenewBatch(bounded(t), []driver.Claim{other})[0]; r.Err != nil {
+			t.Fatalf("RenewBatch of another hold = %v", r.Err)
+		}
+		if n := s.count(t, k.Key); n != 1 {
+			t.Fatalf("the server has %d keys of the hold after a check of its lease", n)
+		}
+	}
+	if r := b.RenewBatch(bounded(t), []driver.Claim{k})[0]; r.Err != nil {
+		t.Errorf("RenewBatch = %v", r.Err)
+	}
+}
+
+// A6. It is not known where the key is, and the renewal that finds out asks for less than was granted.
+func TestARenewalByLessAfterAMoveThatFailedKeepsWhatTheHoldHas(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	b, k, _ := failedMove(t, s, time.Minute, 2*time.Minute)
+	before := s.contenders(t, k.Key)[0].Lease
+	k.TTL = 5 * time.Second
+	g, err := b.Renew(bounded(t), k)
+	if err != nil || time.Until(g.Start.Add(g.TTL)) < 20*time.Second {
+		t.Errorf("Renew by 5s of a hold of a minute = %+v, %v; want it to keep what it has", g, err)
+	}
+	if now := s.contenders(t, k.Key)[0].Lease; now != before {
+		t.Error("a renewal by less moved the key to a shorter lease")
+	}
+}
+
+// failedMove returns a claim that is held for ttl, after a renewal by longer that got no further than its lease.
+func failedMove(t *testing.T, s *site, ttl, longer time.Duration) (*etcddriver.Backend, driver.Claim, clientv3.LeaseID) {
+	t.Helper()
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	c := faulttest.Claim("k", ttl)
+	acquired(t, b, c)
+	var lease clientv3.LeaseID
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if isMove(req) && lease == 0 {
+			lease = clientv3.LeaseID(req.(*pb.TxnRequest).Success[0].GetRequestPut().Lease)
+			return errCut
+		}
+		return send(ctx)
+	})
+	extended := c
+	extended.TTL = longer
+	if _, err := b.Renew(bounded(t), extended); !errors.Is(err, errCut) {
+		t.Fatalf("Renew = %v, want that it failed", err)
+	}
+	return b, c, lease
+}
+
 // A6. The watchdog moves the key back before the reply to Extend is there. The lease of the one that came last is the one that the key is on.
 func TestAReplyThatWasOvertakenDoesNotSayWhereTheKeyIs(t *testing.T) {
 	t.Parallel()
