@@ -252,6 +252,60 @@ func TestAGrantDoesNotOutlastItsKeyThatIsOnTheMove(t *testing.T) {
 	}
 }
 
+// A6. The key is where a late reply says, and a request is under way that moves it to a shorter lease.
+func TestALateReplyGrantsNothingWhileTheKeyIsOnTheMoveAgain(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	c := faulttest.Claim("k", 30*time.Second)
+	acquired(t, b, c)
+	longer := c
+	longer.TTL = time.Minute
+	var moves atomic.Int32
+	done, answer, under, move := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		if !isMove(req) {
+			return send(ctx)
+		}
+		switch moves.Add(1) {
+		case 1:
+			err := send(ctx)
+			close(done)
+			<-answer
+			return err
+		case 2:
+			close(under)
+			<-move
+		}
+		return send(ctx)
+	})
+	renew := func(c driver.Claim) <-chan driver.Renewal {
+		answer := make(chan driver.Renewal, 1)
+		go func() {
+			g, err := b.Renew(context.Background(), c)
+			answer <- driver.Renewal{Grant: g, Err: err}
+		}()
+		return answer
+	}
+	extended := renew(longer)
+	faulttest.Receive(t, "the move", done)
+	renewed := renew(c)
+	faulttest.Receive(t, "the move back", under)
+	close(answer)
+	r := faulttest.Receive(t, "Renew by more", extended)
+	close(move)
+	faulttest.Receive(t, "Renew", renewed)
+	lease, err := s.witness.TimeToLive(bounded(t), clientv3.LeaseID(s.contenders(t, "k")[0].Lease))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if granted := time.Duration(lease.GrantedTTL) * time.Second; r.Err != nil || r.Grant.TTL > granted {
+		t.Errorf("Renew by more = %+v, and the key is on a lease of %v", r, granted)
+	}
+}
+
 // A1. The server's shortest lease is two seconds, as it is by default, and so the key lasts longer than the claim asks for.
 func TestAnAcquireThatIsRepeatedIsInTheBook(t *testing.T) {
 	t.Parallel()
