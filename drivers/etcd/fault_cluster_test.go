@@ -187,8 +187,8 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 	const ttl, keys = 2 * time.Second, 50
 	s := startSite(t, 1)
 	for name, delay := range map[string]func() time.Duration{
-		"until somewhen in the clean-up": func() time.Duration { return 300*time.Millisecond + rand.N(ttl) },
-		"until the clean-up is over":     func() time.Duration { return 300*time.Millisecond + ttl*3/2 },
+		"until somewhen in the clean-up": func() time.Duration { return 800*time.Millisecond + rand.N(ttl) },
+		"until the clean-up is over":     func() time.Duration { return 800*time.Millisecond + ttl*3/2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,7 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 			})
 			for i := range keys {
 				calls.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+					ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond) // on a busy machine it must have been sent by then
 					defer cancel()
 					var err error
 					if i%2 == 0 {
