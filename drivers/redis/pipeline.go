@@ -35,6 +35,15 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
+// outcome is how the command came out in a pipeline that failed like this, if it did: an error of a connection which cannot be made is not the commands'.
+func (c once) outcome(failed error) (any, error) {
+	reply, err := c.Result()
+	if err == nil && reply == nil {
+		err = failed
+	}
+	return reply, err
+}
+
 func (p *pipeline) init(client redis.UniversalClient, replicas int) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.lanes.init(client, replicas)
@@ -155,9 +164,7 @@ func pipelined(ctx context.Context, client redis.UniversalClient, batch []*reque
 	}
 	_, failed := pipe.Exec(ctx)
 	for i, r := range batch {
-		if r.reply, r.err = cmds[i].Result(); r.err == nil && r.reply == nil {
-			r.err = failed // that of a connection which cannot be made is not the commands'
-		}
+		r.reply, r.err = cmds[i].outcome(failed)
 		if unknownScript(r.err) {
 			unknown = append(unknown, r)
 		}

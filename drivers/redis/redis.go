@@ -52,8 +52,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -109,8 +111,16 @@ func WithoutNotify() Option { return func(o *options) { o.notify = false } }
 // WithReplicas makes a grant count only when n replicas have acknowledged it. Default: 0.
 func WithReplicas(n int) Option { return func(o *options) { o.replicas = n } }
 
-// WithChannel sets the prefix of the pub/sub channels, for servers whose ACL limits them. It must not contain white space. Default: "dlock:".
+// WithChannel sets the prefix of the pub/sub channels, for servers whose ACL limits them. It must not contain white space: Wait refuses it. Default: "dlock:".
 func WithChannel(prefix string) Option { return func(o *options) { o.channel = prefix } }
+
+// checkChannel refuses what the scripts would take for the end of a channel's name.
+func checkChannel(prefix string) error {
+	if strings.ContainsFunc(prefix, unicode.IsSpace) {
+		return errors.New("must not contain white space")
+	}
+	return nil
+}
 
 // New returns a Backend on a client that the application already has, which stays open when the Backend is closed. It returns nil for a
 // nil client, and for a *redis.Ring, whose shards are not one store; dlock.New then answers ErrConnectorNil.

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if !b.opt.notify {
 		return driver.Grant{}, errNoNotify
+	}
+	if err := checkChannel(b.opt.channel); err != nil {
+		return driver.Grant{}, driver.Permanent(fmt.Errorf("redis: the prefix of the channels %w", err))
 	}
 	if err := b.ready(ctx); err != nil {
 		return driver.Grant{}, err

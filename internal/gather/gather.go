@@ -12,7 +12,7 @@ import (
 // Gate is what requests go out through. One that finds it free goes straight. Those that come while others are under way gather, and go out together when one of
 // those has returned: many requests at once cost a server, and the way there, little more than one.
 //
-// The fields in capitals are set before the first use.
+// The exported fields are set before the first use.
 type Gate[R Request] struct {
 	// Width is how many requests or batches may be under way before further requests gather.
 	Width int
