@@ -96,7 +96,7 @@ func (s *stray) judge(c *call) {
 	case c.kind == callRelease && c.err == nil:
 		s.removed()
 	case c.kind == callRelease:
-	case c.kind == callAcquire && errors.Is(c.err, driver.ErrHeld), errors.Is(c.err, driver.ErrPermanent):
+	case c.err != nil && !c.mayHaveWritten(c.err):
 		s.doubt.unsure--
 	default:
 		s.doubt.last = time.Now()

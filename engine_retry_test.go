@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -118,6 +119,26 @@ func TestPermanentErrorsAreReturnedAtOnce(t *testing.T) {
 		})
 		if got := len(n.requests()); got != 2 {
 			t.Errorf("%d requests, want 2", got)
+		}
+	})
+}
+
+func TestAPermanentErrorAfterTheClaimWasQueuedTakesItOutOfTheQueue(t *testing.T) {
+	noPerm := errors.New("NOPERM")
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		l, lo := open(t, n, dlock.Config{}), open(t, other, dlock.Config{})
+		lock(t, lo, "k")
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			go func() { _ = next() }()
+			synctest.Wait() // until it is queued
+			return driver.Permanent(noPerm)
+		}, opWait)
+		wantErr(t, "Lock", l.Lock(t.Context(), "k"), noPerm)
+		time.Sleep(time.Second)
+		info, err := other.store.Inspect(t.Context(), "k")
+		if err != nil || len(info.Waiters) > 0 {
+			t.Errorf("Inspect = %+v, %v; want nobody in the queue", info, err)
 		}
 	})
 }

@@ -206,16 +206,13 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 	if answered {
 		err = c.err
 	}
-	if a.unsure(c, err) {
-		a.l.mu.Lock()
-		a.doubt.add(c)
-		a.l.mu.Unlock()
-	}
 	if err == nil {
 		var x *Lease
 		if x, err = a.install(ctx, c); x != nil {
 			return x, nil
 		}
+	} else {
+		a.wonder(c, err)
 	}
 	if isClosed(a.l.closing) {
 		return nil, ErrClosed
@@ -251,16 +248,27 @@ func (c *call) onQueued() {
 	}
 }
 
-// unsure reports whether c may have put the token into the store although it did not bring a grant. An error says little: the request may
-// have been applied, and whoever waits may be queued.
-func (a *acquisition) unsure(c *call, err error) bool {
+// wonder notes what c may have left in the store.
+func (a *acquisition) wonder(c *call, err error) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	if c.mayHaveWritten(err) {
+		a.doubt.add(c)
+	}
+}
+
+// mayHaveWritten reports whether c may have put its token into the store although it ended with err. An error says little: the request may have been
+// applied. One that certainly was not says nothing of those before it: whoever waits sends more than one, and may be queued. The mutex is held.
+func (c *call) mayHaveWritten(err error) bool {
 	switch {
-	case c.sent.IsZero(), err == nil:
+	case c.sent.IsZero():
 		return false
 	case errors.Is(err, driver.ErrHeld):
 		return c.kind == callWait
+	case errors.Is(err, driver.ErrPermanent), errors.Is(err, errors.ErrUnsupported):
+		return c.queued
 	default:
-		return !errors.Is(err, driver.ErrPermanent) && !errors.Is(err, errors.ErrUnsupported)
+		return true
 	}
 }
 

@@ -22,11 +22,8 @@ var permanent = []string{
 // notApplied is what the scripts put behind an error when nothing is left of what they wrote.
 const notApplied = " (not applied)"
 
-// The operations that come after another one which was applied: whatever refuses them, the token may be in the store.
-const (
-	opWait     = "wait"
-	opReplicas = "wait for replicas"
-)
+// opReplicas comes after a request that was applied: whatever refuses it, the token may be in the store.
+const opReplicas = "wait for replicas"
 
 // classify names the operation that failed, and marks what cannot be mended, unless the request may have been applied. The server's answer stays in the
 // chain.
@@ -36,7 +33,7 @@ func classify(op string, err error) error {
 	}
 	err = discreet(err)
 	wrapped := fmt.Errorf("redis: %s: %w", op, err)
-	if op != opWait && op != opReplicas && refused(err) {
+	if op != opReplicas && refused(err) {
 		return driver.Permanent(wrapped)
 	}
 	return wrapped

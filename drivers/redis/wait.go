@@ -128,13 +128,13 @@ func (w *waiter) reassert(ctx context.Context) (standing, error) {
 		args: []any{"d:" + w.claim.Token, w.claim.Owner, millis(w.claim.TTL), w.b.queue.channel},
 	})
 	if err != nil {
-		return standing{}, classify(opWait, err)
+		return standing{}, classify("wait", err)
 	}
 	if list, ok := reply.([]any); ok && len(list) == 1 {
 		w.untold = true // the message may be on its way, or the subscription broken
 		reply = list[0]
 	}
-	return parseStanding(opWait, reply)
+	return parseStanding("wait", reply)
 }
 
 // note remembers a reply, for dating a hand-over.
