@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,10 +14,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// store is a directory of its own. In an outage a plain file is in its place.
+// store is a directory of its own. In an outage the one above it is elsewhere: a directory that has just been moved itself would be made anew.
 func store(t *testing.T) dlocktest.Store {
 	dir := newDir(t)
-	away := dir + ".away"
+	above, away := filepath.Dir(dir), filepath.Dir(dir)+".away"
 	must := func(err error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
@@ -27,15 +28,10 @@ func store(t *testing.T) dlocktest.Store {
 		Driver: "file", DSN: "file://" + dir,
 		Delete: func(key string) { must(os.Remove(path(dir, key))) },
 		Outage: func(down bool) {
-			_, err := os.Stat(away)
-			switch isDown := err == nil; {
-			case down && !isDown:
-				must(os.MkdirAll(dir, 0o700))
-				must(os.Rename(dir, away))
-				must(os.WriteFile(dir, nil, 0o600))
-			case !down && isDown:
-				must(os.Remove(dir))
-				must(os.Rename(away, dir))
+			if down {
+				must(os.Rename(above, away))
+			} else {
+				must(os.Rename(away, above))
 			}
 		},
 	}
