@@ -51,7 +51,7 @@ func ExampleDo() {
 	ctx := context.Background()
 	ours, _ := dlock.Open("memory", "memory://do", &dlock.Config{})
 	defer ours.Close()
-	theirs, _ := dlock.Open("memory", "memory://do", &dlock.Config{WaitTimeout: 20 * time.Millisecond})
+	theirs, _ := dlock.Open("memory", "memory://do", &dlock.Config{WaitTimeout: 500 * time.Millisecond})
 	defer theirs.Close()
 
 	err := dlock.Do(ctx, ours, "order:123", func(context.Context) error {
@@ -74,7 +74,7 @@ func ExampleLeaseOf() {
 	}
 	defer locker.Close()
 
-	if err := locker.Lock(ctx, "leader", dlock.WithTTL(100*time.Millisecond)); err != nil {
+	if err := locker.Lock(ctx, "leader", dlock.WithTTL(3*time.Second)); err != nil {
 		log.Fatal(err)
 	}
 	lease, _ := dlock.LeaseOf(locker, "leader")
@@ -134,6 +134,6 @@ func ExampleAcquire() {
 	}
 	defer lease.Unlock(ctx)
 	left := time.Until(lease.ValidUntil())
-	fmt.Println(lease.Key(), lease.Held(), left > 59*time.Second, left < time.Minute)
+	fmt.Println(lease.Key(), lease.Held(), left > 50*time.Second, left < time.Minute)
 	// Output: import true true true
 }

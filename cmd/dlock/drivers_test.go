@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -41,10 +42,17 @@ func (down) Acquire(context.Context, driver.Claim) (driver.Grant, error) {
 	return driver.Grant{}, driver.Permanent(errors.New("no permission"))
 }
 
-// lossy loses every lock at its first renewal.
+// lossy loses every lock at its first renewal, or at the first after a file has appeared.
 type lossy struct{ driver.Backend }
 
-func (lossy) Renew(context.Context, driver.Claim) (driver.Grant, error) {
+const loseWhen = "LOSE_WHEN"
+
+func (l lossy) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if file := os.Getenv(loseWhen); file != "" {
+		if _, err := os.Stat(file); err != nil {
+			return l.Backend.Renew(ctx, c)
+		}
+	}
 	return driver.Grant{}, driver.ErrNotOwner
 }
 

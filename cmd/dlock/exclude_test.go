@@ -78,8 +78,8 @@ func TestConcurrentRunsTakeTurns(t *testing.T) {
 
 func TestALongRunKeepsItsLock(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
-		release := holder(t, "demo", env, "--ttl", "1s")
-		for began := time.Now(); time.Since(began) < 2500*time.Millisecond; {
+		release := holder(t, "demo", env, "--ttl", "3s")
+		for began := time.Now(); time.Since(began) < 7*time.Second; {
 			if got := finish(t, with(command(t, "run", "demo", "--no-wait", "--", "echo", "ran"), env...)); got.code != 75 || got.out != "" {
 				t.Fatalf("a second run while the first holds: %+v, want 75", got)
 			}
@@ -92,7 +92,7 @@ func TestNotAcquiredNamesTheHolderUnlessQuiet(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
 		p := begin(t, with(command(t, "run", "demo", "--owner", "alice on call", "--", "sh", "-c", loop), env...))
 		p.expect("ready")
-		got := finish(t, with(command(t, "run", "demo", "--wait", "50ms", "-E", "3", "--", "true"), env...))
+		got := finish(t, with(command(t, "run", "demo", "--wait", "2s", "-E", "3", "--", "true"), env...))
 		if got.code != 3 || !strings.HasPrefix(got.err, `dlock: "demo" is held by alice on call for `) {
 			t.Errorf("%+v, want the code of -E and the holder", got)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // stubborn is a script whose process, child without an environment and child in a session of its own ignore SIGTERM. It prints their three ids.
@@ -48,12 +51,21 @@ func running(pids []int) (left []int) {
 	return left
 }
 
+// losing runs a script under a lock that is lost soon after the script has done what lose says.
+func losing(t *testing.T, killAfter, script string) *exec.Cmd {
+	t.Helper()
+	cmd := command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", killAfter, "--", "sh", "-c", script)
+	return with(cmd, loseWhen+"="+t.TempDir()+"/now")
+}
+
+const lose = `: >"$` + loseWhen + `"; `
+
 func TestLossStopsTheChildAndIs76(t *testing.T) {
 	for name, trap := range map[string]string{
 		"a child that ends at SIGTERM": "trap 'echo term; exit 0' TERM; ",
 		"a child that ignores SIGTERM": "trap 'echo term' TERM; ",
 	} {
-		got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "300ms", "--", "sh", "-c", trap+loop))
+		got := finish(t, losing(t, "2s", trap+"echo ready; "+lose+forever))
 		if got.code != 76 || !strings.HasPrefix(got.out, "ready\nterm\n") || !strings.Contains(got.err, "ownership lost") {
 			t.Errorf("%s: %+v, want code 76 after SIGTERM", name, got)
 		}
@@ -82,8 +94,7 @@ func TestALossDoesNotWaitForStderr(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer read.Close() //nolint:errcheck // nothing was written that matters
-			script := "exec 2>/dev/null; trap 'echo term; exit 0' TERM; " + loop
-			cmd := command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "20s", "--", "sh", "-c", script)
+			cmd := losing(t, "20s", "exec 2>/dev/null; trap 'echo term; exit 0' TERM; echo ready; "+lose+forever)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -128,8 +139,8 @@ func TestABreakFromOutsideEndsEverythingThatTheChildStarted(t *testing.T) {
 }
 
 func TestWhatOutlivesTheCommandAfterALossIsKilled(t *testing.T) {
-	script := `trap "exit 0" TERM; (trap "" TERM; exec sleep 60) & echo ids $! $! $!; wait`
-	p := begin(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "300ms", "--", "sh", "-c", script))
+	script := `trap "exit 0" TERM; (trap "" TERM; exec sleep 60) & echo ids $! $! $!; ` + lose + `wait`
+	p := begin(t, losing(t, "300ms", script))
 	pids := idsIn(t, p.line())
 	if code := p.end(); code != 76 || running(pids) != nil {
 		t.Errorf("exit code %d, want 76; what the command left runs on: %v", code, running(pids))
@@ -138,8 +149,8 @@ func TestWhatOutlivesTheCommandAfterALossIsKilled(t *testing.T) {
 
 func TestWhatACommandLeavesRunningMayFinishItsWorkAfterALoss(t *testing.T) {
 	// The command ends at SIGTERM; its child takes a moment to clean up.
-	script := `trap 'exit 0' TERM; sh -c 'trap "sleep 0.3; echo cleaned; exit" TERM; ` + loop + `' & wait`
-	got := finish(t, command(t, "run", "demo", "--driver", "lossy", "--ttl", "3s", "--kill-after", "20s", "--", "sh", "-c", script))
+	script := `trap 'exit 0' TERM; sh -c 'trap "sleep 0.3; echo cleaned; exit" TERM; echo ready; ` + lose + forever + `' & wait`
+	got := finish(t, losing(t, "20s", script))
 	if got.code != 76 || got.out != "ready\ncleaned\n" {
 		t.Errorf("%+v, want code 76 after the clean-up", got)
 	}
@@ -180,18 +191,19 @@ func TestTheCommandIsKilledWithDlockEvenWithoutItsGuard(t *testing.T) {
 
 func TestTheNextRunStartsSoonAfterItsHolderWasKilled(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
-		const ttl = 2 * time.Second
+		const ttl = 5 * time.Second
 		p := begin(t, with(command(t, "run", "demo", "--ttl", ttl.String(), "--", "sh", "-c", loop), env...))
 		p.expect("ready")
 		next := begin(t, with(command(t, "run", "demo", "--", "echo", "mine"), env...))
 		eventually(t, "the next one waits", func() bool {
 			return len(inspected(t, "demo", env).Waiters) == 1
 		})
+		late := faulttest.Lateness(t)
 		p.signal(syscall.SIGKILL)
 		killed := time.Now()
 		next.expect("mine")
-		if took := time.Since(killed); took > ttl+time.Second {
-			t.Errorf("the next run began %v after its holder was killed, want at most the TTL of %v and a second", took, ttl)
+		if took, busy := time.Since(killed), late(); took > ttl+time.Second+busy {
+			t.Errorf("the next run began %v after its holder was killed, want at most the TTL of %v and a second, and %v for a busy machine", took, ttl, busy)
 		}
 	})
 }

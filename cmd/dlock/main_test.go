@@ -150,7 +150,10 @@ func (p *process) end() int {
 }
 
 // loop is a shell script that says ready and runs until a trap ends it, or for a minute.
-const loop = "echo ready; i=0; while [ $i -lt 3000 ]; do sleep 0.02; i=$((i+1)); done"
+const (
+	loop    = "echo ready; " + forever
+	forever = "i=0; while [ $i -lt 3000 ]; do sleep 0.02; i=$((i+1)); done"
+)
 
 // stores are the ways in which two processes can share locks: for each, the variables that name it.
 func stores(t *testing.T, f func(t *testing.T, env []string)) {

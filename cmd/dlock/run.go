@@ -197,7 +197,7 @@ func (r *runner) ask(ctx context.Context, locker dlock.Locker) (*dlock.Lease, er
 		defer cancel()
 	}
 	lease, ok, err := r.try(ctx, locker)
-	if ok || err != nil || r.noWait {
+	if ok || err != nil || r.noWait || ctx.Err() != nil {
 		return lease, err
 	}
 	defer r.showWait()()

@@ -109,7 +109,7 @@ func TestWrongUsageIs64AndSaysWhatIsWanted(t *testing.T) {
 }
 
 func TestNotAcquiredIs75(t *testing.T) {
-	for _, flags := range []string{"--no-wait", "--wait 50ms"} {
+	for _, flags := range []string{"--no-wait", "--wait 2s"} {
 		args := strings.Fields("run taken --driver busy " + flags + " -- echo ran")
 		got := finish(t, command(t, args...))
 		if got.code != 75 || got.out != "" || !strings.Contains(got.err, "taken") {

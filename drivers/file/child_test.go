@@ -5,6 +5,7 @@ package file_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -149,6 +150,19 @@ func (c *child) stop(t *testing.T) {
 	if err := proc.Stop(c.cmd.Process); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// stopOutside stops the process, though not while it works on the file of the key, which it would keep locked.
+func (c *child) stopOutside(t *testing.T, b driver.Backend) {
+	t.Helper()
+	for range 20 {
+		c.stop(t)
+		if _, err := b.Acquire(soon(t, time.Second), claim("k", "nobody", ample)); errors.Is(err, driver.ErrHeld) {
+			return
+		}
+		c.goOn(t)
+	}
+	t.Fatal("the process keeps the file of the key locked")
 }
 
 func (c *child) goOn(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	filedriver "github.com/dlock-go/dlock/drivers/file"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // late is how late a busy machine may be.
@@ -21,7 +22,7 @@ const late = 2 * time.Second
 
 func TestTheNextOwnerHasAKilledHoldersLockAfterTheTTL(t *testing.T) {
 	t.Parallel()
-	dir := newDir(t)
+	dir, busy := newDir(t), faulttest.Lateness(t)
 	holder := startChild(t, "hold", dir)
 	var start int64
 	var fence uint64
@@ -29,14 +30,15 @@ func TestTheNextOwnerHasAKilledHoldersLockAfterTheTTL(t *testing.T) {
 	got := enqueue(t, open(t, dir), claim("k", "next", ample))
 	holder.kill()
 	g := within(t, childTTL+late, "the next owner has the lock", got)
-	expiry := time.Duration(start-filedriver.Monotonic()) + childTTL + time.Since(g.at)
+	since := time.Since(g.at)
+	expiry := time.Duration(start-filedriver.Monotonic()) + childTTL + since
 	if expiry > 0 {
 		t.Errorf("the next owner had the lock %v before the killed holder's TTL had passed", expiry)
 	}
 	if g.grant.Fence <= fence {
 		t.Errorf("the next owner has the fence %d, and the one before had %d", g.grant.Fence, fence)
 	}
-	if -expiry > late/2 {
+	if -expiry > late/2+busy() {
 		t.Errorf("the next owner had the lock %v after the killed holder's TTL had passed", -expiry)
 	}
 	t.Logf("%v after the TTL", -expiry)
@@ -68,7 +70,7 @@ func TestAWaiterThatIsStoppedIsPassedOverAndQueuesAgain(t *testing.T) {
 	head := startChild(t, "wait", dir)
 	head.says(t, "queued")
 	got := enqueue(t, b, next)
-	head.stop(t)
+	head.stopOutside(t, b)
 	eventually(t, 10*time.Second, "the stopped process is no longer taken for one who waits", func() bool {
 		return slices.Equal(inspect(t, b, "k").Waiters, []string{"next"})
 	})
@@ -93,7 +95,7 @@ func TestTheMailboxOfAStoppedProcessMayBeFull(t *testing.T) {
 	head.says(t, "queued")
 	box := mailbox(t, dir)
 	got := enqueue(t, b, next)
-	head.stop(t)
+	head.stopOutside(t, b)
 	pipe, err := os.OpenFile(box, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +117,7 @@ func TestTheMailboxOfAStoppedProcessMayBeFull(t *testing.T) {
 	case <-time.After(late):
 		t.Fatal("the release waits for room in the mailbox")
 	}
-	within(t, 2*childTTL+late, "the next one has the lock", got)
+	within(t, 10*time.Second, "the next one has the lock", got)
 	head.goOn(t)
 }
 
@@ -194,7 +196,7 @@ func TestProcessesThatAreKilledAtRandomNeverHoldALockTogether(t *testing.T) {
 	t.Logf("%d holds by %d processes", len(holds), len(killed))
 }
 
-// readLog reads the holds. One of a process that was killed ended with it, or with its TTL.
+// readLog reads the holds. One of a process that was killed ended with it, or with its TTL. One that was over when its process came to know of it is none.
 func readLog(t *testing.T, file string, killed map[int]int64) []hold {
 	t.Helper()
 	f, err := os.Open(file)
@@ -224,5 +226,5 @@ func readLog(t *testing.T, file string, killed map[int]int64) []hold {
 		h.end = min(h.end, killed[pid])
 		holds = append(holds, h)
 	}
-	return holds
+	return slices.DeleteFunc(holds, func(h hold) bool { return h.end <= h.began })
 }

@@ -151,8 +151,11 @@ func TestRemovingTheDirectoryTakesTheLocksAndNothingGetsStuck(t *testing.T) {
 	dir := newDir(t)
 	a, b, c := open(t, dir), open(t, dir), claim("k", "holder", ample)
 	before := acquire(t, a, c)
-	got := enqueue(t, b, claim("k", "waiter", 300*time.Millisecond))
-	if err := os.RemoveAll(dir); err != nil {
+	got := enqueue(t, b, claim("k", "waiter", 3*time.Second))
+	if err := os.Rename(dir, dir+".gone"); err != nil { // at once: the waiter could make its file again in between
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir + ".gone"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Renew(t.Context(), c); !errors.Is(err, driver.ErrNotOwner) {

@@ -18,29 +18,32 @@ import (
 const store = "memory://leader"
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var replicas sync.WaitGroup
+	leads := make(chan struct{})
 	for _, name := range []string{"a", "b"} {
-		replicas.Go(func() { replica(ctx, name) })
+		replicas.Go(func() { replica(ctx, name, leads) })
 	}
-	time.Sleep(200 * time.Millisecond)
+	<-leads
 	takeAway("leader")
+	<-leads
+	cancel()
 	replicas.Wait()
 }
 
 // replica leads whenever it can, until ctx ends.
-func replica(ctx context.Context, name string) {
+func replica(ctx context.Context, name string, leads chan<- struct{}) {
 	locker, err := dlock.Open("memory", store, &dlock.Config{Owner: name})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer func() { _ = locker.Close() }()
 	for {
-		if err := locker.Lock(ctx, "leader", dlock.WithTTL(150*time.Millisecond)); err != nil {
+		if err := locker.Lock(ctx, "leader", dlock.WithTTL(3*time.Second)); err != nil {
 			return // ctx has ended; anything else that passes Lock retries by itself
 		}
-		lead(ctx, locker, name)
+		lead(ctx, locker, name, leads)
 		switch err := locker.Unlock(context.WithoutCancel(ctx), "leader"); {
 		case errors.Is(err, dlock.ErrOwnershipLost):
 			fmt.Println(name, "lost the lead")
@@ -53,12 +56,18 @@ func replica(ctx context.Context, name string) {
 }
 
 // lead works until the lock is lost or ctx ends.
-func lead(ctx context.Context, locker dlock.Locker, name string) {
+func lead(ctx context.Context, locker dlock.Locker, name string, leads chan<- struct{}) {
 	lease, _ := dlock.LeaseOf(locker, "leader")
 	fmt.Println(name, "leads")
-	select {
-	case <-lease.Done():
-	case <-ctx.Done():
+	for {
+		select {
+		case leads <- struct{}{}:
+			leads = nil // once is enough
+		case <-lease.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
