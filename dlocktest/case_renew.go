@@ -52,7 +52,7 @@ func renewLonger(t *caseT) {
 
 func renewNeverShortens(t *caseT) {
 	a, b := t.open(), t.open()
-	c := t.claim("k", 3*t.ttl)
+	c := t.claim("k", t.steady()+2*t.ttl)
 	h := t.acquire(a, c)
 	c.TTL = t.ttl
 	t.renew(a, c)
