@@ -27,7 +27,7 @@ import (
 func store(t *testing.T, addr string, flush func()) dlocktest.Store {
 	flush()
 	proxy := faultproxy.New(t, addr)
-	dsn := "redis://" + proxy.Addr + "/0?read_timeout=500ms&dial_timeout=500ms"
+	dsn := "redis://" + proxy.Addr + "/0"
 	admin := goredis.NewClient(&goredis.Options{Addr: addr})
 	t.Cleanup(func() { _ = admin.Close() })
 	return dlocktest.Store{

@@ -30,3 +30,18 @@ func TestRequestsThatGoTogetherAreToldWhyTheyCouldNotConnect(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestManyFirstCallsAskForTheVersionOnce(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	b := backend(t, s.Addr)
+	before := s.calls(t, "info")
+	var wg sync.WaitGroup
+	for i := range 300 {
+		wg.Go(func() { claimed(t, b, fmt.Sprint("k", i)) })
+	}
+	wg.Wait()
+	if n := s.calls(t, "info") - before - 1; n != 2 { // one was the count's
+		t.Errorf("300 calls at once asked for INFO %d times, want 2: of the server and of the cluster", n)
+	}
+}

@@ -79,7 +79,8 @@ type Backend struct {
 	pipe    pipeline
 	queue   waiters
 	cluster clusterMode
-	checked atomic.Bool // the server is known to be new enough
+	checked atomic.Bool   // the server is known to be new enough
+	asking  chan struct{} // has room for the one call that asks
 
 	closeOnce sync.Once
 	closeErr  error
@@ -155,7 +156,7 @@ func isNil(client redis.UniversalClient) bool {
 
 // newBackend makes a Backend on client. renewer is for renewals; nil: another client is made from client's options where that can be.
 func newBackend(client, renewer redis.UniversalClient, o options) *Backend {
-	b := &Backend{client: client, renewer: renewer, opt: o, closed: make(chan struct{})}
+	b := &Backend{client: client, renewer: renewer, opt: o, asking: make(chan struct{}, 1), closed: make(chan struct{})}
 	if renewer == nil {
 		b.renewer, b.shared = renewClient(client)
 	}

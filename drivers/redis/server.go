@@ -28,13 +28,31 @@ func (b *Backend) ready(ctx context.Context) error {
 	if b.checked.Load() {
 		return nil
 	}
+	select {
+	case b.asking <- struct{}{}:
+		defer func() { <-b.asking }()
+	case <-ctx.Done():
+		return classify(opVersion, ctx.Err())
+	case <-b.closed:
+		return errClosed
+	}
+	if b.checked.Load() {
+		return nil
+	}
+	return b.check(ctx)
+}
+
+const opVersion = "ask for the server's version"
+
+// check asks the server what it is. One call at a time does: each has a connection of its own meanwhile, and there may be thousands of calls at the start.
+func (b *Backend) check(ctx context.Context) error {
 	var info map[string]string
 	err := b.pipe.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		info, err = readServer(ctx, client)
 		return err
 	})
 	if err != nil {
-		return classify("ask for the server's version", err)
+		return classify(opVersion, err)
 	}
 	if version := info["redis_version"]; version != "" && older(version, 6, 2) {
 		return driver.Permanent(fmt.Errorf("redis: the server has version %s; dlock needs 6.2 or newer", version))
