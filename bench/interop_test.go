@@ -91,7 +91,7 @@ func TestForeignHoldExcludesDlock(t *testing.T) {
 func TestHoldOfDlockExcludesForeigners(t *testing.T) {
 	t.Parallel()
 	server := newTarget(t)
-	l := openDlock(t, server, time.Second).(*dlockClient)
+	l := openDlock(t, server, 6*time.Second).(*dlockClient)
 	t.Cleanup(l.close)
 	for _, f := range foreigners {
 		t.Run(f.name, func(t *testing.T) {
@@ -215,9 +215,9 @@ func meddle(ctx context.Context, t *testing.T, server *target, c driver.Claim) {
 	if _, err := b.Renew(ctx, c); !errors.Is(err, driver.ErrNotOwner) {
 		t.Errorf("Renew = %v, want ErrNotOwner", err)
 	}
-	short, cancel := context.WithTimeout(ctx, 60*time.Millisecond)
+	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if _, err := b.Wait(short, c); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := b.Wait(driver.WithQueued(waiting, cancel), c); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait = %v, want it to wait", err)
 	}
 	if err := b.Release(ctx, c); err != nil {

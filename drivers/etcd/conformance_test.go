@@ -66,7 +66,7 @@ func deleteHolder(t testing.TB, admin *clientv3.Client, lock string) {
 }
 
 func conform(t *testing.T, members int) {
-	cluster := etcdtest.StartCluster(t, members, etcdtest.Timing(100*time.Millisecond, time.Second)) // no case is about elections
+	cluster := etcdtest.StartCluster(t, members, etcdtest.Timing(50*time.Millisecond, 1300*time.Millisecond)) // no case is about elections
 	dlocktest.Run(t, dlocktest.Harness{
 		MinTTL: 2 * time.Second, // a lease of one second is hard to keep alive on a machine with much to do
 		New:    func(t *testing.T) dlocktest.Store { return store(t, cluster) },

@@ -52,8 +52,7 @@ func TestAnAcquireWhoseReplyIsLostIsNeverHeldByAnother(t *testing.T) {
 				got <- result{x, err}
 			}()
 			faulttest.Eventually(t, 10*time.Second, "the acquire is applied", func() bool { return s.count(t, key) == 1 })
-			p.CutAll()
-			p.Heal()
+			p.CutAndHeal()
 			r := faulttest.Receive(t, "the acquire's result", got)
 			if r.err != nil {
 				t.Fatalf("%v: want the lease, which its token has", r.err)
@@ -79,8 +78,7 @@ func TestAReleaseThatIsRepeatedDoesNotTouchTheNextHolder(t *testing.T) {
 	released := make(chan error, 1)
 	go func() { released <- a.Release(context.Background(), ca) }()
 	faulttest.Eventually(t, 10*time.Second, "the release is applied", func() bool { return s.count(t, "a3") == 0 })
-	p.CutAll()
-	p.Heal()
+	p.CutAndHeal()
 	if err := faulttest.Receive(t, "Release", released); errors.Is(err, driver.ErrNotOwner) {
 		t.Errorf("Release whose reply was lost = %v: it cannot know that", err)
 	}
@@ -101,15 +99,15 @@ func TestADeleteThatArrivesLateDoesNotTouchTheNextHolder(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)
 	for name, c := range map[string]struct {
-		limit time.Duration
-		first func(ctx context.Context, send func(context.Context) error) error // what the caller of the first delete is told, which arrives later
-		again bool                                                              // the release has to be repeated
+		first func(ctx context.Context, send func(context.Context) error, giveUp func()) error // what the caller of the first delete is told, which arrives later
+		again bool                                                                             // the release has to be repeated
 	}{
-		"its caller has given it up": {limit: 50 * time.Millisecond, again: true, first: func(ctx context.Context, _ func(context.Context) error) error {
+		"its caller has given it up": {again: true, first: func(ctx context.Context, _ func(context.Context) error, giveUp func()) error {
+			giveUp()
 			<-ctx.Done()
 			return ctx.Err()
 		}},
-		"a proxy has given it up, and the client has repeated it": {limit: time.Minute, first: func(ctx context.Context, send func(context.Context) error) error {
+		"a proxy has given it up, and the client has repeated it": {first: func(ctx context.Context, send func(context.Context) error, _ func()) error {
 			time.Sleep(1100 * time.Millisecond)
 			return send(ctx)
 		}},
@@ -124,15 +122,15 @@ func TestADeleteThatArrivesLateDoesNotTouchTheNextHolder(t *testing.T) {
 				t.Fatal(err)
 			}
 			late := make(chan func(context.Context) error, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
 			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
 				if !deletes(req) || len(late) > 0 {
 					return send(ctx)
 				}
 				late <- send
-				return c.first(ctx, send)
+				return c.first(ctx, send, cancel)
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), c.limit)
-			defer cancel()
 			err := b.Release(ctx, ca)
 			if c.again {
 				if err == nil || errors.Is(err, driver.ErrNotOwner) {
@@ -420,30 +418,29 @@ func TestAWaiterThatGivesUpLeavesTheQueueAndDelaysNobody(t *testing.T) {
 	gaveUp := make(chan error, 1)
 	before := s.watchers(t)
 	go func() { gaveUp <- first.Lock(ctx, "b5") }()
-	faulttest.Eventually(t, 10*time.Second, "the first waits", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) > before })
-	waiting := s.watchers(t)
+	faulttest.Eventually(t, 10*time.Second, "the first waits", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) >= before+2 })
 	next := make(chan *dlock.Lease, 1)
 	go func() {
 		y, _ := dlock.Acquire(t.Context(), second, "b5")
 		next <- y
 	}()
-	faulttest.Eventually(t, 10*time.Second, "the second waits", func() bool { return s.count(t, "b5") == 3 && s.watchers(t) > waiting })
-	both := s.watchers(t)
-	late := faulttest.Lateness(t)
+	faulttest.Eventually(t, 10*time.Second, "the second waits", func() bool { return s.count(t, "b5") == 3 && s.watchers(t) >= before+4 })
+	slow := s.slowness(t)
 	cancel()
 	if err := faulttest.Receive(t, "Lock", gaveUp); !errors.Is(err, context.Canceled) || !errors.Is(err, dlock.ErrNotAcquired) {
 		t.Errorf("Lock = %v, want ErrNotAcquired and context.Canceled", err)
 	}
-	faulttest.Eventually(t, time.Second+late(), "its entry and its watches are gone", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) < both })
+	soon := func() time.Duration { return time.Second + 2*slow() }
+	faulttest.Within(t, soon, "its entry and its watches are gone", func() bool { return s.count(t, "b5") == 2 && s.watchers(t) <= before+3 })
 	began := time.Now()
 	if err := x.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	y := faulttest.Receive(t, "Acquire", next)
-	if took := time.Since(began); y == nil || took > 100*time.Millisecond+late() {
+	if took := time.Since(began); y == nil || took > 100*time.Millisecond+2*slow() {
 		t.Errorf("the second had %v after %v, want it at once", y, took)
 	}
-	faulttest.Eventually(t, time.Second+late(), "no watch of the waiters is left, but for one that may keep a client's stream open", func() bool {
+	faulttest.Within(t, soon, "no watch of the waiters is left, but for one that may keep a client's stream open", func() bool {
 		return s.watchers(t) <= before+2
 	})
 }

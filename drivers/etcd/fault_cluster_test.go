@@ -116,10 +116,10 @@ func TestALeaseThatAnAdministratorRevokesIsToldInTime(t *testing.T) {
 	t.Run("to a holder", func(t *testing.T) {
 		t.Parallel()
 		x := faulttest.Hold(t, openLocker(t, ttl, s.Addrs()...), "t3-held")
-		late := faulttest.Lateness(t)
+		slow := s.slowness(t)
 		revoked := s.revoke(t, "t3-held", 0)
 		done := faulttest.Ended(t, x, 3*ttl)
-		if took := done.Sub(revoked); took > ttl/3+ttl/6+100*time.Millisecond+late() {
+		if took := done.Sub(revoked); took > ttl/3+ttl/6+100*time.Millisecond+2*slow() {
 			t.Errorf("told %v after the revocation, want within a third of the TTL", took)
 		}
 		if !errors.Is(x.Err(), dlock.ErrOwnershipLost) {
@@ -139,10 +139,10 @@ func TestALeaseThatAnAdministratorRevokesIsToldInTime(t *testing.T) {
 			got <- y
 		}()
 		faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.count(t, "t3-wait") == 2 })
-		late := faulttest.Lateness(t)
+		slow := s.slowness(t)
 		old := s.contenders(t, "t3-wait")[1]
 		s.revoke(t, "t3-wait", 1)
-		faulttest.Eventually(t, ttl/3+time.Second+late(), "it waits again", func() bool {
+		faulttest.Within(t, func() time.Duration { return ttl/3 + time.Second + 3*slow() }, "it waits again", func() bool {
 			keys := s.contenders(t, "t3-wait")
 			return len(keys) == 2 && keys[1].CreateRevision > old.CreateRevision
 		})
@@ -184,7 +184,7 @@ func putsOf(req any, prefix string) (puts []*pb.PutRequest) {
 // T4
 func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 	t.Parallel()
-	const ttl, keys = 2 * time.Second, 50
+	const ttl, keys = 4 * time.Second, 50
 	s := startSite(t, 1)
 	for name, delay := range map[string]func() time.Duration{
 		"until somewhen in the clean-up": func() time.Duration { return 800*time.Millisecond + rand.N(ttl) },
@@ -195,8 +195,14 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 			prefix := "t4 " + name
 			l, w := wiredLocker(t, ttl, s.Addrs()...)
 			x := faulttest.Hold(t, l, "held "+name) // keeps the lease alive
+			slow := s.slowness(t)
+			ctx, giveUp := context.WithTimeout(t.Context(), 30*time.Second)
+			defer giveUp()
 			var stuck, calls sync.WaitGroup
 			var arrived atomic.Int64
+			var mu sync.Mutex
+			sent := map[string]bool{}
+			network := pb.NewKVClient(s.witness.ActiveConnection())
 			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
 				puts := putsOf(req, prefix)
 				if len(puts) == 0 {
@@ -204,18 +210,24 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 				}
 				stuck.Go(func() { // its caller gives it up, and it reaches the server all the same
 					time.Sleep(delay())
-					if err := send(context.WithoutCancel(ctx)); err != nil {
+					if _, err := network.Txn(context.Background(), req.(*pb.TxnRequest)); err != nil {
 						t.Errorf("a transaction that was stuck: %v", err)
 					}
 					arrived.Add(int64(len(puts)))
 				})
+				mu.Lock()
+				for _, put := range puts {
+					sent[string(put.Key)] = true
+				}
+				if len(sent) == keys {
+					giveUp()
+				}
+				mu.Unlock()
 				<-ctx.Done()
 				return ctx.Err()
 			})
 			for i := range keys {
 				calls.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond) // on a busy machine it must have been sent by then
-					defer cancel()
 					var err error
 					if i%2 == 0 {
 						_, err = l.TryLock(ctx, fmt.Sprint(prefix, i))
@@ -228,13 +240,12 @@ func TestATransactionThatIsStuckInTheNetworkIsNotKeptAlive(t *testing.T) {
 				})
 			}
 			calls.Wait()
-			slow := s.slowness(t)
 			stuck.Wait()
-			if n := arrived.Load(); n != keys {
-				t.Errorf("%d transactions were stuck, want %d", n, keys)
+			if n := arrived.Load(); n < keys {
+				t.Errorf("%d puts were stuck, want %d", n, keys)
 			}
-			// They are found by a renewal, and deleted: three requests, one after the other.
-			faulttest.Eventually(t, ttl+3*slow(), "all their keys are gone", func() bool {
+			// They are found by a renewal, looked at one by one, and deleted.
+			faulttest.Within(t, func() time.Duration { return ttl + (keys+3)*slow() }, "all their keys are gone", func() bool {
 				r, err := s.witness.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 				return err == nil && r.Count == 0
 			})
@@ -260,10 +271,11 @@ func TestAnAcquireOnALeaseThatIsNotNewHasTheRightDeadline(t *testing.T) {
 			w.noKeepAlive.Store(true)
 			faulttest.Eventually(t, 2*ttl, "little is left of the lease", func() bool { return time.Until(first.ValidUntil()) < left })
 			w.noKeepAlive.Store(false)
+			called := time.Now()
 			x := faulttest.Hold(t, l, key, dlock.WithoutRenewal())
 			p.BlackHole()
 			deadline := x.ValidUntil()
-			if left := time.Until(deadline); left < ttl*4/10 {
+			if left := deadline.Sub(called); left < ttl*4/10 {
 				t.Errorf("%v are left of a TTL of %v, want half of it or more", left, ttl)
 			}
 			gone := s.freed(t, key)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -80,31 +79,23 @@ func (s *site) watchers(t testing.TB) int {
 
 // slowness measures, from now to the end of the test, how long the server takes to answer anybody, this machine's lateness included.
 func (s *site) slowness(t testing.TB) func() time.Duration {
-	late := faulttest.Lateness(t)
-	var worst atomic.Int64
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-			asked := time.Now()
-			if _, err := s.witness.Get(ctx, "slowness"); err != nil && ctx.Err() == nil {
-				t.Errorf("the witness: %v", err)
-			}
-			worst.Store(max(worst.Load(), int64(time.Since(asked))))
+	return faulttest.Slowness(t, func(ctx context.Context) {
+		if _, err := s.witness.Get(ctx, "slowness"); err != nil && ctx.Err() == nil {
+			t.Errorf("the witness: %v", err)
 		}
 	})
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-	})
-	return func() time.Duration { return late() + time.Duration(worst.Load()) }
 }
 
-// freed tells when the first of the lock's keys is deleted at the server.
+// freed tells when the first of the lock's keys is deleted at the server, which may have been before.
 func (s *site) freed(t testing.TB, lock string) <-chan time.Time {
 	t.Helper()
-	first := s.contenders(t, lock)[0]
 	at := make(chan time.Time, 1)
+	keys := s.contenders(t, lock)
+	if len(keys) == 0 {
+		at <- time.Now()
+		return at
+	}
+	first := keys[0]
 	events := s.witness.Watch(t.Context(), string(first.Key), clientv3.WithRev(first.ModRevision+1), clientv3.WithFilterPut())
 	go func() {
 		for e := range events {

@@ -28,10 +28,11 @@ func TestAServerThatHangsForLongerThanTheTTLGivesNoHold(t *testing.T) {
 		s := startSite(t, 1)
 		l := openLocker(t, ttl, s.Addrs()...)
 		warmUp(t, l)
+		late := faulttest.Lateness(t)
 		s.Cluster[0].Stop()
 		defer time.AfterFunc(2*ttl, s.Cluster[0].Continue).Stop()
 		x, ok, err := dlock.TryAcquire(t.Context(), l, "c1")
-		if ok && !x.Held() || !ok && err == nil {
+		if ok && time.Since(x.ValidUntil()) > late() || !ok && err == nil {
 			t.Errorf("TryAcquire = %v, %v; want an error, or a hold that is not over", ok, err)
 		}
 		if !ok {
@@ -240,8 +241,9 @@ func TestATTLIsRefusedBeforeAnythingIsSentOrRoundedUp(t *testing.T) {
 		const ttl = 1500*time.Millisecond + 1
 		before := time.Now()
 		x := faulttest.Hold(t, l, "c5-odd", dlock.WithTTL(ttl), dlock.WithoutRenewal())
-		if d := x.ValidUntil().Sub(before); d < ttl-marginOf(ttl) || d > 2*time.Second {
-			t.Errorf("valid for %v, want from %v to 2s", d, ttl-marginOf(ttl))
+		after := time.Now()
+		if until := x.ValidUntil(); until.Sub(before) < ttl-marginOf(ttl) || until.Sub(after) > 2*time.Second {
+			t.Errorf("valid for %v, want from %v to 2s", until.Sub(before), ttl-marginOf(ttl))
 		}
 	})
 }
@@ -259,6 +261,10 @@ func (s *site) roundedUp(t *testing.T, b driver.Backend, ttl time.Duration) {
 		return
 	}
 	keys := s.contenders(t, c.Key)
+	if len(keys) != 1 && time.Since(g.Start) >= g.TTL { // the machine had something else to do
+		s.roundedUp(t, b, ttl)
+		return
+	}
 	if len(keys) != 1 {
 		t.Fatalf("TTL %v: the server has %d keys, want 1", ttl, len(keys))
 	}

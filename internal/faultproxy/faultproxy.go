@@ -74,6 +74,17 @@ func (p *Proxy) CutAll() {
 	}
 }
 
+// CutAndHeal closes every connection that is open, and lets everything through on the next ones. Between the two nobody can connect.
+func (p *Proxy) CutAndHeal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.close()
+	}
+	p.rules = Rules{}
+	p.changed.Broadcast()
+}
+
 // Dropped returns how many pieces have vanished so far.
 func (p *Proxy) Dropped() int {
 	p.mu.Lock()

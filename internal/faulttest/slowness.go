@@ -1,0 +1,51 @@
+package faulttest
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Slowness measures, from now to the end of the test, how long a server takes to answer anybody, this machine's lateness included. ask is a question to it, on
+// a connection of its own.
+func Slowness(t testing.TB, ask func(context.Context)) func() time.Duration {
+	t.Helper()
+	late := Lateness(t)
+	began := time.Now()
+	var worst, asked atomic.Int64 // the latter counts from began; negative: nothing is under way
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			at := time.Since(began)
+			asked.Store(int64(at))
+			ask(ctx)
+			worst.Store(max(worst.Load(), int64(time.Since(began)-at)))
+			asked.Store(-1)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return func() time.Duration {
+		slow := time.Duration(worst.Load())
+		if at := asked.Load(); at >= 0 {
+			slow = max(slow, time.Since(began)-time.Duration(at))
+		}
+		return late() + slow
+	}
+}
+
+// Within waits for a condition, and fails the test when it came true later than limit, which is asked afterwards: it may depend on how slow everything was
+// meanwhile.
+func Within(t testing.TB, limit func() time.Duration, what string, cond func() bool) {
+	t.Helper()
+	began := time.Now()
+	Eventually(t, patience, what, cond)
+	if took, most := time.Since(began), limit(); took > most {
+		t.Errorf("after %v, want at most %v: %s", took, most, what)
+	}
+}
