@@ -45,7 +45,7 @@ func sentinelBackends(t testing.TB, sentinel string) map[string]*redisdriver.Bac
 // would tell it within seconds is not waited for: it refuses to be told.
 func TestAFailoverLeavesNobodyAtTheOldMaster(t *testing.T) {
 	t.Parallel()
-	sentinel, master, replica := redistest.StartSentinel(t)
+	sentinel, master, replica := redistest.StartSentinel(t, 2*time.Second)
 	ctx := limited(t, 120*time.Second)
 	if err := plainClient(t, master.Addr).Do(ctx, "acl", "setuser", "default", "-slaveof", "-replicaof").Err(); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestAFailoverLeavesNobodyAtTheOldMaster(t *testing.T) {
 // TestSentinelThatWasNotReachedIsAskedAgainAtOnce fails more often than the pools have places.
 func TestSentinelThatWasNotReachedIsAskedAgainAtOnce(t *testing.T) {
 	t.Parallel()
-	sentinel, master, _ := redistest.StartSentinel(t)
+	sentinel, master, _ := redistest.StartSentinel(t, time.Minute)
 	p := faultproxy.New(t, sentinel.Addr)
 	b := openBackend(t, "redis+sentinel://"+p.Addr+"/"+redistest.MasterName+"?pool_size=2")
 	p.Set(faultproxy.Rules{Refuse: true})
@@ -163,7 +163,7 @@ func TestSentinelLeavesCallsToTheClient(t *testing.T) {
 
 func TestDiagnoseOfASentinelClientSaysThatItIsShared(t *testing.T) {
 	t.Parallel()
-	sentinel, _, _ := redistest.StartSentinel(t)
+	sentinel, _, _ := redistest.StartSentinel(t, time.Minute)
 	for name, b := range sentinelBackends(t, sentinel.Addr) {
 		f, shared := findings(t, b)["redis-shared-pool"]
 		if shared == (name == "a DSN") {

@@ -32,7 +32,7 @@ func TestConformanceOnACluster(t *testing.T) {
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr)
 		return p.Addr
 	})
-	dsn := "redis+cluster://" + strings.Join(addrs, ",") + "?read_timeout=500ms&dial_timeout=500ms"
+	dsn := "redis+cluster://" + strings.Join(addrs, ",")
 	admin := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = admin.Close() })
 	dlocktest.Run(t, dlocktest.Harness{
@@ -66,7 +66,7 @@ func TestConformanceOnACluster(t *testing.T) {
 // TestConformanceBehindSentinel has no outages: Sentinel names the server itself to its clients, and would take it for dead.
 func TestConformanceBehindSentinel(t *testing.T) {
 	t.Parallel()
-	sentinel, master, _ := redistest.StartSentinel(t)
+	sentinel, master, _ := redistest.StartSentinel(t, time.Minute)
 	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName
 	admin := plainClient(t, master.Addr)
 	dlocktest.Run(t, dlocktest.Harness{
@@ -165,7 +165,7 @@ func TestSlotOnTheMove(t *testing.T) {
 // acknowledged and that outlasts the failover is kept; the promoted replica grants new locks, with fences that go on rising.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	sentinel, master, replica := redistest.StartSentinel(t)
+	sentinel, master, replica := redistest.StartSentinel(t, 2*time.Second)
 	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName + "?dial_timeout=500ms&read_timeout=500ms"
 	ctx := limited(t, 60*time.Second)
 	first := openLocker(t, dsn, dlock.Config{})
@@ -223,7 +223,7 @@ func TestFailover(t *testing.T) {
 
 func TestWaiterSurvivesAFailover(t *testing.T) {
 	t.Parallel()
-	sentinel, master, _ := redistest.StartSentinel(t)
+	sentinel, master, _ := redistest.StartSentinel(t, 2*time.Second)
 	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName + "?dial_timeout=500ms&read_timeout=500ms"
 	ctx := limited(t, 60*time.Second)
 	holder := openLocker(t, dsn+"&replicas=1", dlock.Config{DefaultTTL: 30 * time.Second})

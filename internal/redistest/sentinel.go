@@ -30,8 +30,8 @@ func StartReplica(t testing.TB, master *Server, args ...string) *Server {
 	return replica
 }
 
-// StartSentinel starts a master, a replica of it, and one Sentinel that alone decides on a failover, half a second after the master fell silent.
-func StartSentinel(t testing.TB) (sentinel, master, replica *Server) {
+// StartSentinel starts a master, a replica of it, and one Sentinel that alone decides on a failover, downAfter after the master fell silent.
+func StartSentinel(t testing.TB, downAfter time.Duration) (sentinel, master, replica *Server) {
 	t.Helper()
 	master = Start(t, "--repl-diskless-sync-delay", "0")
 	replica = StartReplica(t, master)
@@ -43,7 +43,7 @@ func StartSentinel(t testing.TB) (sentinel, master, replica *Server) {
 		file := filepath.Join(sentinel.Dir, "sentinel.conf")
 		config := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\n", own, sentinel.Dir) +
 			fmt.Sprintf("sentinel monitor %s %s %s 1\n", MasterName, host, port) +
-			fmt.Sprintf("sentinel down-after-milliseconds %s 500\nsentinel failover-timeout %s 3000\n", MasterName, MasterName)
+			fmt.Sprintf("sentinel down-after-milliseconds %s %d\nsentinel failover-timeout %s 3000\n", MasterName, downAfter.Milliseconds(), MasterName)
 		if err = os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
