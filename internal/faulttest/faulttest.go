@@ -74,25 +74,26 @@ func Ended(t testing.TB, x *dlock.Lease, limit time.Duration) time.Time {
 
 // Lateness measures, from now to the end of the test, how late this machine wakes a goroutine, so that a busy machine is not taken for a slow lock.
 func Lateness(t testing.TB) func() time.Duration {
-	var worst atomic.Int64
+	const step = 2 * time.Millisecond
+	first := time.Now()
+	var asleep, worst atomic.Int64 // when the sleep under way began, counted from first; how late one has ended
+	overdue := func() int64 { return int64(time.Since(first)-step) - asleep.Load() }
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		const step = 2 * time.Millisecond
 		for {
-			began := time.Now()
+			asleep.Store(int64(time.Since(first)))
 			select {
 			case <-stop:
 				return
 			case <-time.After(step):
 			}
-			if late := time.Since(began) - step; int64(late) > worst.Load() {
-				worst.Store(int64(late))
-			}
+			worst.Store(max(worst.Load(), overdue()))
 		}
 	}()
 	t.Cleanup(func() { close(stop); <-stopped })
-	return func() time.Duration { return 2 * time.Duration(worst.Load()) }
+	// After a pause of the whole process the witness may wake last, so the sleep under way counts too. It is looked at first, as its end moves it to worst.
+	return func() time.Duration { return 2 * time.Duration(max(overdue(), worst.Load())) }
 }
 
 // CancelAcquire makes an attempt to acquire whose context ends after a while, and sees that it returns soon, with the lock or with the context's error. A
