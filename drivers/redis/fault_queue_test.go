@@ -58,7 +58,7 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 		release(t, holder, cb)
 	})
 	t.Run("the connections break while the message is on its way", func(t *testing.T) {
-		late := faulttest.Lateness(t)
+		slow := s.slowness(t)
 		// With an engine: a request that is under way when its connection breaks is an error, and made again.
 		p := faultproxy.New(t, s.Addr)
 		l, ca := locker(t, p.Addr, ttl), faulttest.Claim("d5-cut", time.Minute)
@@ -78,12 +78,12 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 			t.Error("the lock was not had")
 		}
 		// As a rule at once. But a new subscription whose confirmation is lost too goes unnoticed until the next re-assertion.
-		if took := time.Since(healed); took > 2*time.Second+200*time.Millisecond+late() {
+		if took := time.Since(healed); took > 2*time.Second+200*time.Millisecond+slow() {
 			t.Errorf("it took %v, want at most 2s", took)
 		}
 	})
 	t.Run("the message is lost and nobody notices", func(t *testing.T) {
-		late := faulttest.Lateness(t)
+		slow := s.slowness(t)
 		p, ca, cb, got := begin(t, "d5-lost")
 		subscribed := func() string { return s.do(t, "client", "list", "type", "pubsub").(string) }
 		id, _, _ := strings.Cut(subscribed(), " ")
@@ -94,7 +94,7 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 		p.Heal()
 		healed := time.Now()
 		g := within(t, 20*time.Second, "the lock, by the next re-assertion", got)
-		if took := g.at.Sub(healed); took > 2*time.Second+200*time.Millisecond+late() {
+		if took := g.at.Sub(healed); took > 2*time.Second+200*time.Millisecond+slow() {
 			t.Errorf("it took %v, want at most 2s", took)
 		}
 		faulttest.Eventually(t, 2*time.Second, "the subscription is made anew", func() bool {
@@ -116,7 +116,7 @@ func TestAHandOverThatOvertakesTheReplyIsNotMissed(t *testing.T) {
 	release(t, b, free)
 	c0, cw := faulttest.Claim("d5", time.Minute), faulttest.Claim("d5", time.Minute)
 	acquire(t, other, c0)
-	late := faulttest.Lateness(t)
+	slow := s.slowness(t)
 	requests.Set(faultproxy.Rules{HoldDown: true})
 	got := queued(t, s, b, cw)
 	received := func() string {
@@ -127,7 +127,7 @@ func TestAHandOverThatOvertakesTheReplyIsNotMissed(t *testing.T) {
 	requests.Heal()
 	began := time.Now()
 	g := within(t, 5*time.Second, "the lock", got)
-	if took := g.at.Sub(began); took > 500*time.Millisecond+late() {
+	if took := g.at.Sub(began); took > 500*time.Millisecond+slow() {
 		t.Errorf("it took %v, want it at once: the message had come before the reply", took)
 	}
 	if g.grant.Start.After(began) {
@@ -233,20 +233,21 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 			return p.BlackHole
 		}
 	}
-	silence := func(t *testing.T) { // so long that the server knows; this is what the rule says, not a guess
+	silence := func(t *testing.T, s *server) { // so long that the server knows; this is what the rule says, not a guess
+		s.do(t, "ping") // from here on nothing that was sent before is still to be answered
 		time.Sleep(ttl*8/10 + 50*time.Millisecond)
 	}
 	t.Run("dead", func(t *testing.T) {
 		t.Parallel()
 		sc, leave := setup(t, process(t, (*faulttest.Process).Kill))
-		late := faulttest.Lateness(t)
+		slow := sc.s.slowness(t)
 		leave()
 		faulttest.Eventually(t, 5*time.Second, "the server has noticed", func() bool {
 			return strings.Count(sc.s.do(t, "client", "list", "type", "pubsub").(string), "\n") == 1
 		})
 		began := time.Now()
 		release(t, sc.holder, sc.held)
-		if took := within(t, ttl, "the next has the lock", sc.got).at.Sub(began); took > 100*time.Millisecond+late() {
+		if took := within(t, patience, "the next has the lock", sc.got).at.Sub(began); took > 100*time.Millisecond+slow() {
 			t.Errorf("it took %v, want it at once: nobody listened", took)
 		}
 		release(t, sc.holder, sc.alive)
@@ -258,12 +259,12 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 		t.Run(name+" and silent", func(t *testing.T) {
 			t.Parallel()
 			sc, leave := setup(t, goner(t))
-			late := faulttest.Lateness(t)
+			slow := sc.s.slowness(t)
 			leave()
-			silence(t)
+			silence(t, sc.s)
 			began := time.Now()
 			release(t, sc.holder, sc.held)
-			if took := within(t, ttl, "the next has the lock", sc.got).at.Sub(began); took > 100*time.Millisecond+late() {
+			if took := within(t, patience, "the next has the lock", sc.got).at.Sub(began); took > 100*time.Millisecond+slow() {
 				t.Errorf("it took %v, want it at once: the first was silent for 0.8 of its TTL", took)
 			}
 			release(t, sc.holder, sc.alive)
@@ -271,12 +272,12 @@ func TestWaitersThatAreGoneAreSkipped(t *testing.T) {
 		t.Run(name+" a moment ago", func(t *testing.T) {
 			t.Parallel()
 			sc, leave := setup(t, goner(t))
-			late := faulttest.Lateness(t)
+			slow := sc.s.slowness(t)
 			leave()
 			began := time.Now()
 			release(t, sc.holder, sc.held)
 			// The server cannot know, and the lock is given for a TTL to somebody who does not take it.
-			if took := within(t, 2*ttl, "the next has the lock", sc.got).at.Sub(began); took > ttl+50*time.Millisecond+late() {
+			if took := within(t, patience, "the next has the lock", sc.got).at.Sub(began); took > ttl+50*time.Millisecond+slow() {
 				t.Errorf("it took %v, want at most the TTL of %v", took, ttl)
 			}
 			release(t, sc.holder, sc.alive)
@@ -322,20 +323,20 @@ func TestAHolderThatExpiresDoesNotStrandTheQueue(t *testing.T) {
 
 // expiringHolders has 32 wait for a lock whose holder, and some of those after it, are never heard of again.
 func expiringHolders(t *testing.T, newcomers bool) {
-	const ttl, n = 1200 * time.Millisecond, 32
+	const ttl, n = 4 * time.Second, 32 // so long that nobody is taken for gone who is merely slow
 	s := startServer(t)
 	clients := make([]*redisdriver.Backend, 8)
 	for i := range clients {
 		clients[i] = backend(t, s.Addr)
 	}
-	const short = ttl - 200*time.Millisecond // so that it expires when nobody is about to ask anyway
-	dead := acquire(t, clients[0], faulttest.Claim("d8", short))
+	const short = ttl * 5 / 6 // so that it expires when nobody is about to ask anyway
+	acquire(t, clients[0], faulttest.Claim("d8", time.Minute))
 	type result struct {
 		who   int
 		fence uint64
 	}
 	results := make(chan result, 2*n)
-	late := faulttest.Lateness(t)
+	slow := s.slowness(t)
 	var wg sync.WaitGroup
 	join := func(who int) {
 		b, c := clients[who%len(clients)], faulttest.Claim("d8", ttl)
@@ -365,10 +366,15 @@ func expiringHolders(t *testing.T, newcomers bool) {
 			join(n + i) // behind the others
 		}
 	}
+	began, err := s.admin.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, "pexpire", "d8", short.Milliseconds())
 	wg.Wait()
 	stop()
 	close(results)
-	last, i := dead.Fence-uint64((ttl-short).Microseconds()), 0
+	last, i := uint64(began.Add(short-ttl).UnixMicro()), 0 // as if it had been granted for a whole TTL
 	for r := range results {
 		if r.who != i && i < n {
 			t.Errorf("waiter %d came as number %d, want the order of arrival", r.who, i)
@@ -377,7 +383,7 @@ func expiringHolders(t *testing.T, newcomers bool) {
 			t.Errorf("waiter %d has the fence %d after %d", r.who, r.fence, last)
 		}
 		// The fence is the server's clock in microseconds at the grant.
-		if idle := time.Duration(r.fence-last)*time.Microsecond - ttl; idle > 50*time.Millisecond+late() {
+		if idle := time.Duration(r.fence-last)*time.Microsecond - ttl; idle > 50*time.Millisecond+slow() {
 			t.Errorf("the lock was idle for %v before waiter %d", idle, r.who)
 		}
 		last, i = r.fence, i+1
@@ -442,7 +448,7 @@ func routedAfter(t *testing.T, s *server, before func() error, opts ...redisdriv
 // D9
 func TestAnOldHandOverIsDroppedByItsFence(t *testing.T) {
 	t.Parallel()
-	const ttl = 900 * time.Millisecond
+	const ttl = 3 * time.Second // it must be known to be alive when it is given the lock
 	s := startServer(t)
 	other := backend(t, s.Addr)
 	b, requests, subscription := routed(t, s)
@@ -459,7 +465,7 @@ func TestAnOldHandOverIsDroppedByItsFence(t *testing.T) {
 	if !strings.Contains(s.value(t, "d9"), cw.Token) {
 		t.Fatal("the lock was not handed over")
 	}
-	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
+	faulttest.Eventually(t, patience, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
 	// It asks again, and is told to queue.
 	requests.Heal()
@@ -480,7 +486,7 @@ func TestAnOldHandOverIsDroppedByItsFence(t *testing.T) {
 // D9
 func TestAHandOverThatComesAfterItsTimeIsNoHold(t *testing.T) {
 	t.Parallel()
-	const ttl = 900 * time.Millisecond
+	const ttl = 3 * time.Second // it must be known to be alive when it is given the lock
 	s := startServer(t)
 	other := backend(t, s.Addr)
 	b, requests, subscription := routed(t, s)
@@ -503,7 +509,7 @@ func TestAHandOverThatComesAfterItsTimeIsNoHold(t *testing.T) {
 	subscription.Set(faultproxy.Rules{HoldDown: true})
 	requests.Set(faultproxy.Rules{HoldUp: true})
 	release(t, other, c0)
-	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
+	faulttest.Eventually(t, patience, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
 	subscription.Heal()
 	requests.Heal()
@@ -522,7 +528,7 @@ func TestAHandOverThatComesAfterItsTimeIsNoHold(t *testing.T) {
 // D9
 func TestAWaiterThatWasStoppedWhenItWasGivenTheLockDoesNotHoldIt(t *testing.T) {
 	t.Parallel()
-	const ttl = 900 * time.Millisecond
+	const ttl = 3 * time.Second // it must be known to be alive when it is given the lock
 	s := startServer(t)
 	other := backend(t, s.Addr)
 	c0, c1 := faulttest.Claim("d9", time.Minute), faulttest.Claim("d9", time.Minute)
@@ -535,7 +541,7 @@ func TestAWaiterThatWasStoppedWhenItWasGivenTheLockDoesNotHoldIt(t *testing.T) {
 	if s.value(t, "d9") == "" {
 		t.Fatal("the lock was not handed over")
 	}
-	faulttest.Eventually(t, 5*time.Second, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
+	faulttest.Eventually(t, patience, "the hand-over has expired", func() bool { return s.value(t, "d9") == "" })
 	g1 := acquire(t, other, c1)
 	c.Continue()
 	faulttest.Eventually(t, 5*time.Second, "it waits again", func() bool { return s.waiting(t, "d9") == 1 })

@@ -24,6 +24,9 @@ import (
 	"github.com/dlock-go/dlock/internal/redistest"
 )
 
+// patience is how long to wait for what must come, on a busy machine too.
+const patience = 30 * time.Second
+
 // silent keeps the client library from logging what the tests do on purpose.
 type silent struct{}
 
@@ -159,6 +162,30 @@ func (s *server) calls(t testing.TB, command string) int {
 		}
 	}
 	return 0
+}
+
+// slowness measures, from now to the end of the test, how long the server takes to answer anybody, this machine's lateness included.
+func (s *server) slowness(t testing.TB) func() time.Duration {
+	late := faulttest.Lateness(t)
+	witness := goredis.NewClient(&goredis.Options{Addr: s.Addr, PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: time.Minute})
+	first := time.Now()
+	var asked, worst atomic.Int64 // when the latest question was asked, counted from first; how long an answer took
+	since := func() int64 { return int64(time.Since(first)) - asked.Load() }
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			asked.Store(int64(time.Since(first)))
+			_ = witness.Ping(ctx).Err() // the test may have killed the server
+			worst.Store(max(worst.Load(), since()))
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = witness.Close()
+		wg.Wait()
+	})
+	return func() time.Duration { return late() + time.Duration(max(since(), worst.Load())) } // the question under way counts too
 }
 
 // monitor returns what the server was told from now on, line by line.
