@@ -53,12 +53,13 @@ func TestWithReplicasAKeyThatHasMovedIsFollowed(t *testing.T) {
 	faulttest.Eventually(t, 8*time.Second, "the server that has the slot is asked", func() bool { return strings.Contains(attempt(), reached) })
 }
 
-// move gives a slot to another server, without what is in it.
+// move gives a slot to another server, without what is in it. That server imports it, so that it has a newer claim than the one before, and keeps it.
 func move(ctx context.Context, t *testing.T, slot int64, from, to *goredis.Client) {
 	t.Helper()
-	id := to.Do(ctx, "CLUSTER", "MYID").Val()
+	fromID, toID := from.Do(ctx, "CLUSTER", "MYID").Val(), to.Do(ctx, "CLUSTER", "MYID").Val()
 	for _, err := range []error{
-		from.FlushAll(ctx).Err(), to.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", id).Err(), from.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", id).Err(),
+		from.FlushAll(ctx).Err(), to.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID).Err(),
+		to.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", toID).Err(), from.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", toID).Err(),
 	} {
 		if err != nil {
 			t.Fatal(err)

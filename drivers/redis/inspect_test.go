@@ -104,7 +104,7 @@ func TestListVisitsEveryMaster(t *testing.T) {
 func TestListWithoutAMasterIsAnError(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartCluster(t, 3, nil)
-	b := openBackend(t, "redis+cluster://"+servers[0].Addr+"?dial_timeout=300ms&read_timeout=300ms")
+	b := openBackend(t, "redis+cluster://"+servers[0].Addr)
 	for i := range 10 {
 		mustAcquire(t, b, claimFor(fmt.Sprintf("app:%d", i), i, time.Minute))
 	}

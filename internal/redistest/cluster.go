@@ -25,7 +25,7 @@ func StartCluster(t testing.TB, n int, announce func(addr string) string) []*Ser
 		servers[i] = start(t, func(port int) []string {
 			buses[i] = FreePort(t)
 			args := []string{
-				"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000",
+				"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "15000",
 				"--cluster-port", fmt.Sprint(buses[i]),
 			}
 			if announce != nil {
