@@ -166,26 +166,10 @@ func (s *server) calls(t testing.TB, command string) int {
 
 // slowness measures, from now to the end of the test, how long the server takes to answer anybody, this machine's lateness included.
 func (s *server) slowness(t testing.TB) func() time.Duration {
-	late := faulttest.Lateness(t)
 	witness := goredis.NewClient(&goredis.Options{Addr: s.Addr, PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: time.Minute})
-	first := time.Now()
-	var asked, worst atomic.Int64 // when the latest question was asked, counted from first; how long an answer took
-	since := func() int64 { return int64(time.Since(first)) - asked.Load() }
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
-			asked.Store(int64(time.Since(first)))
-			_ = witness.Ping(ctx).Err() // the test may have killed the server
-			worst.Store(max(worst.Load(), since()))
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		_ = witness.Close()
-		wg.Wait()
-	})
-	return func() time.Duration { return late() + time.Duration(max(since(), worst.Load())) } // the question under way counts too
+	slow := faulttest.Slowness(t, func(ctx context.Context) { _ = witness.Ping(ctx).Err() }) // the test may have killed the server
+	t.Cleanup(func() { _ = witness.Close() })                                                // before that of Slowness, which waits for the answer
+	return slow
 }
 
 // monitor returns what the server was told from now on, line by line.

@@ -167,7 +167,7 @@ func TestSlotOnTheMove(t *testing.T) {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	sentinel, master, replica := redistest.StartSentinel(t, 2*time.Second)
-	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName + "?dial_timeout=500ms&read_timeout=500ms"
+	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName + "?dial_timeout=3s&read_timeout=3s"
 	ctx := limited(t, 60*time.Second)
 	first := openLocker(t, dsn, dlock.Config{})
 	second := openLocker(t, dsn, dlock.Config{})
@@ -225,7 +225,7 @@ func TestFailover(t *testing.T) {
 func TestWaiterSurvivesAFailover(t *testing.T) {
 	t.Parallel()
 	sentinel, master, _ := redistest.StartSentinel(t, 2*time.Second)
-	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName + "?dial_timeout=500ms&read_timeout=500ms"
+	dsn := "redis+sentinel://" + sentinel.Addr + "/" + redistest.MasterName + "?dial_timeout=3s&read_timeout=3s"
 	ctx := limited(t, 60*time.Second)
 	holder := openLocker(t, dsn+"&replicas=1", dlock.Config{DefaultTTL: 30 * time.Second})
 	waiter := openLocker(t, dsn, dlock.Config{DefaultTTL: 30 * time.Second})

@@ -21,10 +21,11 @@ const patience = 30 * time.Second
 func Eventually(t testing.TB, limit time.Duration, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
+		last := time.Now().After(end)
 		if cond() {
 			return
 		}
-		if time.Now().After(end) {
+		if last {
 			t.Fatalf("not within %v: %s", limit, what)
 		}
 	}
