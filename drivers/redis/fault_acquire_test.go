@@ -181,7 +181,7 @@ func TestARepeatedReleaseDoesNotTouchTheNextHolder(t *testing.T) {
 func TestARenewalWhoseReplyIsLostNeitherEndsNorExtendsTheHold(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	const ttl = 1500 * time.Millisecond
+	const ttl = 3 * time.Second
 	begin := func(t *testing.T, key string) (*faultproxy.Proxy, *dlock.Lease, time.Time) {
 		p := faultproxy.New(t, s.Addr)
 		x := faulttest.Hold(t, locker(t, p.Addr, ttl), key)
