@@ -239,9 +239,10 @@ func TestCtrlZStopsTheJobAndFgGoesOn(t *testing.T) {
 	x.press("$dlock run demo --ttl 1m -- sh -c 'echo ready; read a; echo got:$a'; echo code:$?\n")
 	x.sees("ready\r\n")
 	x.press("\x1a")
-	x.sees("Stopped")
+	x.sees(`Stopped(?s:.*)\$ $`) // what is typed before the prompt is there would be the command's
+	x.forget()
 	x.press("jobs\n")
-	x.sees(`\[1\]\+\s+Stopped`)
+	x.sees(`\[1\]\+\s+Stopped(?s:.*)\$ $`)
 	x.forget()
 	x.press("fg\n")
 	x.sees(`run demo`)

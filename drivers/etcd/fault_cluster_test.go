@@ -24,7 +24,7 @@ import (
 // T1
 func TestALeaderThatDiesDoesNotEndAHold(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second // many elections, also on a busy machine
+	const ttl = 6 * time.Second // many elections, also on a busy machine
 	s := startSite(t, 3)
 	l := openLocker(t, ttl, s.Addrs()...)
 	x, y := faulttest.Hold(t, l, "t1"), faulttest.Hold(t, openLocker(t, ttl, s.Addrs()[1:]...), "t1-other")
