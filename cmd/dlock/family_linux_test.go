@@ -40,15 +40,20 @@ func idsIn(t *testing.T, line string) []int {
 // running reports which of the processes run. One that ended and was not waited for, as in a container without an init, does not.
 func running(pids []int) (left []int) {
 	for _, pid := range pids {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if os.IsNotExist(err) && syscall.Kill(pid, 0) != nil {
-			continue
-		}
-		if _, after, ok := strings.Cut(string(stat), ") "); !ok || after[0] != 'Z' && after[0] != 'X' {
+		if s := state(pid); s != 'Z' && s != 'X' && (s != 0 || syscall.Kill(pid, 0) == nil) {
 			left = append(left, pid)
 		}
 	}
 	return left
+}
+
+// state is the letter that the system has for what a process does; 0: it is not there.
+func state(pid int) byte {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if _, after, ok := strings.Cut(string(stat), ") "); ok {
+		return after[0]
+	}
+	return 0
 }
 
 // losing runs a script under a lock that is lost soon after the script has done what lose says.

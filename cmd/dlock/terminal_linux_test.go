@@ -236,10 +236,14 @@ func TestCtrlCEndsTheWait(t *testing.T) {
 
 func TestCtrlZStopsTheJobAndFgGoesOn(t *testing.T) {
 	x := shell(t, fileStore(t))
-	x.press("$dlock run demo --ttl 1m -- sh -c 'echo ready; read a; echo got:$a'; echo code:$?\n")
-	x.sees("ready\r\n")
+	x.press("$dlock run demo --ttl 1m -- sh -c 'echo ready:$$; read a; echo got:$a'; echo code:$?\n")
+	var child int
+	if _, err := fmt.Sscanf(x.sees(`ready:\d+\r\n`), "ready:%d", &child); err != nil {
+		t.Fatal(err)
+	}
 	x.press("\x1a")
-	x.sees(`Stopped(?s:.*)\$ $`) // what is typed before the prompt is there would be the command's
+	x.sees(`Stopped(?s:.*)\$ $`)
+	eventually(t, "the command is stopped", func() bool { return state(child) == 'T' }) // until then it would read what is typed
 	x.forget()
 	x.press("jobs\n")
 	x.sees(`\[1\]\+\s+Stopped(?s:.*)\$ $`)
