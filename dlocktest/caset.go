@@ -92,13 +92,18 @@ func (t *caseT) pausedTooLong() time.Duration {
 	if !timed {
 		return 0
 	}
+	if paused := t.longestPause(); paused > steady(t.ttl)/4 {
+		return paused
+	}
+	return 0
+}
+
+// longestPause returns for how long this machine did something else.
+func (t *caseT) longestPause() time.Duration {
 	time.Sleep(2 * heartbeat) // the pause may have ended just now
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.paused > steady(t.ttl)/4 {
-		return t.paused
-	}
-	return 0
+	return t.paused
 }
 
 // Fatalf is Errorf, and ends the goroutine. That is the end of the case too if it is the one that the case was called on.

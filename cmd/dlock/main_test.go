@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/faulttest"
 	"github.com/dlock-go/dlock/internal/redistest"
 )
 
@@ -182,9 +183,5 @@ func with(cmd *exec.Cmd, env ...string) *exec.Cmd {
 // eventually waits until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never came about that %s", what)
-		}
-	}
+	faulttest.Eventually(t, 20*time.Second, what, cond)
 }

@@ -110,16 +110,6 @@ func within(t testing.TB, limit time.Duration, what string, ch <-chan granted) g
 	}
 }
 
-// eventually waits for a condition, and fails the test when it does not come true in time.
-func eventually(t testing.TB, limit time.Duration, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}
-
 // files returns what is in dir, without its own file.
 func files(t testing.TB, dir string) []string {
 	t.Helper()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	filedriver "github.com/dlock-go/dlock/drivers/file"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 func sweep(t *testing.T, b driver.Backend) {
@@ -48,7 +49,7 @@ func TestFilesThatNobodyNeedsAreRemoved(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, ".dlock-w-dead"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "the holds expire", func() bool { return inspect(t, b, "expired").TTL+inspect(t, b, "awaited").TTL == 0 })
+	faulttest.Eventually(t, 5*time.Second, "the holds expire", func() bool { return inspect(t, b, "expired").TTL+inspect(t, b, "awaited").TTL == 0 })
 	sweep(t, b)
 	left := files(t, dir)
 	if len(left) != 3 || !slices.Contains(left, filedriver.FileName("held")) || !slices.Contains(left, filedriver.FileName("awaited")) {
@@ -66,7 +67,7 @@ func TestThousandsOfKeysLeaveFewFiles(t *testing.T) {
 		acquire(t, b, c)
 		release(t, b, c)
 	}
-	eventually(t, 10*time.Second, "fewer than 1000 of 3000 files are left", func() bool { return len(files(t, dir)) < 1000 })
+	faulttest.Eventually(t, 10*time.Second, "fewer than 1000 of 3000 files are left", func() bool { return len(files(t, dir)) < 1000 })
 }
 
 func TestFencesRiseWhenAFileWasRemovedAndTheClockSetBack(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // stopWithin does what a process does that is stopped while it works on a key: it keeps the file locked.
@@ -106,7 +107,7 @@ func TestAWaiterWhoseMailboxWasRemovedStillGetsItsTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It would be passed over again and again if it did not make another one.
-	eventually(t, 5*time.Second, "the waiter has a mailbox again", func() bool { return len(files(t, dir)) == 2 })
+	faulttest.Eventually(t, 5*time.Second, "the waiter has a mailbox again", func() bool { return len(files(t, dir)) == 2 })
 	release(t, b, first)
 	within(t, 5*time.Second, "the waiter has the key", got)
 }

@@ -22,21 +22,19 @@ var permanent = []string{
 // notApplied is what the scripts put behind an error when nothing is left of what they wrote.
 const notApplied = " (not applied)"
 
-// opReplicas comes after a request that was applied: whatever refuses it, the token may be in the store.
-const opReplicas = "wait for replicas"
+// named says which operation failed. The server's answer stays in the chain.
+func named(op string, err error) error { return fmt.Errorf("redis: %s: %w", op, discreet(err)) }
 
-// classify names the operation that failed, and marks what cannot be mended, unless the request may have been applied. The server's answer stays in the
-// chain.
+// classify is named that also marks what cannot be mended, for an operation before which nothing was applied.
 func classify(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = discreet(err)
-	wrapped := fmt.Errorf("redis: %s: %w", op, err)
-	if op != opReplicas && refused(err) {
-		return driver.Permanent(wrapped)
+	err = named(op, err)
+	if refused(err) {
+		return driver.Permanent(err)
 	}
-	return wrapped
+	return err
 }
 
 // echo is where a server that does not know a command begins to repeat its arguments, which may be a password or a token.

@@ -27,11 +27,11 @@ func (b *Backend) acquireReplicated(ctx context.Context, c driver.Claim, r *requ
 	s, err := parseStanding("acquire", r.reply)
 	switch {
 	case err == nil && refused(acked.Err()):
-		return standing{}, b.withdraw(ctx, c, classify(opReplicas, acked.Err()))
+		return standing{}, b.withdraw(ctx, c, named("wait for replicas", acked.Err()))
 	case err != nil || s.fence == 0:
 		return s, err
 	case acked.Err() != nil:
-		return standing{}, classify(opReplicas, acked.Err())
+		return standing{}, named("wait for replicas", acked.Err())
 	case acked.Val() < int64(b.opt.replicas):
 		return standing{}, fmt.Errorf("redis: acquire: %d of %d replicas have acknowledged the grant", acked.Val(), b.opt.replicas)
 	}

@@ -31,6 +31,17 @@ func Eventually(t testing.TB, limit time.Duration, what string, cond func() bool
 	}
 }
 
+// Within waits for a condition, and fails the test when it came true later than limit, which is asked afterwards: it may depend on how slow everything was
+// meanwhile.
+func Within(t testing.TB, limit func() time.Duration, what string, cond func() bool) {
+	t.Helper()
+	began := time.Now()
+	Eventually(t, patience, what, cond)
+	if took, most := time.Since(began), limit(); took > most {
+		t.Errorf("after %v, want at most %v: %s", took, most, what)
+	}
+}
+
 // Receive receives what must come.
 func Receive[T any](t testing.TB, what string, ch <-chan T) T {
 	t.Helper()

@@ -38,14 +38,3 @@ func Slowness(t testing.TB, ask func(context.Context)) func() time.Duration {
 		return late() + max(underWay, time.Duration(worst.Load()))
 	}
 }
-
-// Within waits for a condition, and fails the test when it came true later than limit, which is asked afterwards: it may depend on how slow everything was
-// meanwhile.
-func Within(t testing.TB, limit func() time.Duration, what string, cond func() bool) {
-	t.Helper()
-	began := time.Now()
-	Eventually(t, patience, what, cond)
-	if took, most := time.Since(began), limit(); took > most {
-		t.Errorf("after %v, want at most %v: %s", took, most, what)
-	}
-}
