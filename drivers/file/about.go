@@ -27,7 +27,7 @@ func decodeAbout(body []byte) (about, error) {
 	}
 	d := decoder{b: body}
 	a := about{boot: d.text(), floor: d.num(), swept: d.int()}
-	if d.bad || len(d.b) > 0 {
+	if d.bad || len(d.b) > 0 || a.floor > maxFence {
 		return about{}, errBody
 	}
 	return a, nil
@@ -56,7 +56,7 @@ func (d *dir) prepare(ctx context.Context, done <-chan struct{}) (about, error) 
 	if err == nil && a.boot == d.boot {
 		return a, nil
 	}
-	f, err := d.lock(ctx, done, aboutName, true)
+	f, err := d.lock(ctx, done, aboutName, create)
 	if err != nil {
 		return about{}, err
 	}

@@ -109,13 +109,13 @@ type change struct {
 }
 
 // change gives f the state of key, alone, and writes what f makes of it. Without a file, and unless one is to be made, the answer is errMissing.
-func (b *backend) change(ctx context.Context, key string, create bool, f func(c *change) error) error {
+func (b *backend) change(ctx context.Context, key string, as how, f func(c *change) error) error {
 	d, err := b.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer b.leave()
-	file, err := d.lock(ctx, b.done, fileName(key), create)
+	file, err := d.lock(ctx, b.done, fileName(key), as)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *change) read(file *locked, key string) (err error) {
 		}
 	}
 	if c.state.key != key {
-		return c.d.damaged(file.name, errors.New("it is about another key"))
+		return c.d.damaged(file.name, errOtherKey)
 	}
 	c.now.time = time.Now() // first: see instant
 	c.now.mono = monotonic()

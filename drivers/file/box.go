@@ -6,9 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strings"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +15,8 @@ import (
 
 // A process that waits has a mailbox, a named pipe in the directory. Whoever gives it a lock writes the waiting call's ticket there. A pipe that nobody reads cannot be
 // opened for writing: so a process that was killed is known to be gone at once.
+
+const ticketSize = 8
 
 // mail is the mailbox of a backend, once it has one, and the calls that wait for something in it.
 type mail struct {
@@ -29,6 +30,7 @@ type mail struct {
 type box struct {
 	d     *dir
 	name  string
+	stat  unix.Stat_t
 	read  *os.File
 	write *os.File // keeps the pipe from ending when nobody else has it open
 }
@@ -68,20 +70,43 @@ func (m *mail) has(d *dir, name string) bool {
 	return m.box.usable(d) && m.box.name == name
 }
 
-// deliver wakes the calls whose tickets come in.
+// deliver wakes the calls whose tickets come in. A letter is written at once or not at all, so
+// what is no number of whole tickets is from somebody else: it wakes all, who look for themselves.
 func (m *mail) deliver(from *box) {
-	var ticket [8]byte
+	var letters [512 * ticketSize]byte
 	for {
-		if _, err := io.ReadFull(from.read, ticket[:]); err != nil {
+		n, err := from.read.Read(letters[:])
+		if err != nil {
 			return
 		}
-		m.mu.Lock()
-		ch := m.calls[binary.LittleEndian.Uint64(ticket[:])]
-		m.mu.Unlock()
-		select {
-		case ch <- struct{}{}:
-		default: // nobody waits, or it knows already
+		if n%ticketSize != 0 {
+			m.wakeAll()
+			continue
 		}
+		for ticket := range slices.Chunk(letters[:n], ticketSize) {
+			m.wake(binary.LittleEndian.Uint64(ticket))
+		}
+	}
+}
+
+func (m *mail) wake(ticket uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	notify(m.calls[ticket])
+}
+
+func (m *mail) wakeAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, ch := range m.calls {
+		notify(ch)
+	}
+}
+
+func notify(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // nobody waits, or it knows already
 	}
 }
 
@@ -95,7 +120,7 @@ func (m *mail) close() {
 
 // makeBox makes a mailbox. Somebody who sweeps may remove it before we read from it, in which case it is made again.
 func (d *dir) makeBox() (*box, error) {
-	for {
+	for tries := 1; ; tries++ {
 		name := boxPrefix + randomName()
 		if err := d.makeFIFO(name); err != nil {
 			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
@@ -104,24 +129,32 @@ func (d *dir) makeBox() (*box, error) {
 			return nil, d.trouble(name, err)
 		}
 		box, err := d.openBox(name)
-		if err != nil {
+		switch {
+		case err == nil && box.usable(d):
+			return box, nil
+		case err == nil:
+			box.close()
+			err = errSwapped
+		default:
 			_ = d.remove(name)
+		}
+		if tries == boxTries || !errors.Is(err, errSwapped) && !errors.Is(err, unix.ENOENT) {
 			return nil, d.trouble(name, err)
 		}
-		var s unix.Stat_t
-		if fstatAt(d.fd, name, &s) == nil {
-			return box, nil
-		}
-		box.close()
 	}
 }
 
+// openBox opens the pipe that was made under this name. In a shared directory another member may
+// have put something else in its place: that is neither used nor given another mode.
 func (d *dir) openBox(name string) (*box, error) {
+	b := &box{d: d, name: name}
 	read, err := openAt(d.fd, name, unix.O_RDONLY|openFlags, 0)
 	if err != nil {
 		return nil, err
 	}
-	write, err := openAt(d.fd, name, unix.O_WRONLY|openFlags, 0)
+	if err = unix.Fstat(read, &b.stat); err == nil && (!d.isPipe(&b.stat) || int(b.stat.Uid) != os.Geteuid()) {
+		err = errSwapped
+	}
 	if err == nil && d.group {
 		err = unix.Fchmod(read, d.fileMode()) // the umask may have taken something away
 	}
@@ -129,13 +162,30 @@ func (d *dir) openBox(name string) (*box, error) {
 		_ = unix.Close(read)
 		return nil, err
 	}
-	return &box{d: d, name: name, read: os.NewFile(uintptr(read), name), write: os.NewFile(uintptr(write), name)}, nil
+	write, err := openAt(d.fd, name, unix.O_WRONLY|openFlags, 0)
+	if err != nil {
+		_ = unix.Close(read)
+		return nil, err
+	}
+	b.read, b.write = os.NewFile(uintptr(read), name), os.NewFile(uintptr(write), name)
+	return b, nil
 }
 
-// usable reports whether the mailbox is in d, and nobody has removed it.
+var errSwapped = errors.New("somebody has removed or replaced the mailbox")
+
+// boxTries is how often a mailbox is made: somebody may remove every one of them.
+const boxTries = 20
+
+// isPipe reports whether s is a pipe that may be a mailbox. In a shared directory one that has
+// another name may be a pipe of somebody else, made elsewhere and linked.
+func (d *dir) isPipe(s *unix.Stat_t) bool {
+	return s.Mode&unix.S_IFMT == unix.S_IFIFO && (!d.group || s.Nlink == 1)
+}
+
+// usable reports whether the mailbox is in d, and nobody has removed or replaced it.
 func (b *box) usable(d *dir) bool {
 	var s unix.Stat_t
-	return b != nil && b.d == d && fstatAt(d.fd, b.name, &s) == nil
+	return b != nil && b.d == d && fstatAt(d.fd, b.name, &s) == nil && d.isPipe(&s) && s.Ino == b.stat.Ino && s.Dev == b.stat.Dev
 }
 
 func (b *box) close() {
@@ -154,18 +204,23 @@ type letter struct {
 }
 
 // address opens the mailbox of w, and reports whether w is there. If that cannot be known it is taken to be: it looks for itself sooner or later.
+//
+// The name comes from a file that every member of a group may write to. It leads nowhere but to a
+// pipe in the directory, whatever it says.
 func (d *dir) address(w waiter) (letter, bool) {
 	if !isBox(w.box) {
 		return letter{}, false
 	}
 	fd, err := openAt(d.fd, w.box, unix.O_WRONLY|openFlags, 0)
-	switch {
-	case err == nil:
-		return letter{os.NewFile(uintptr(fd), w.box), w.ticket}, true
-	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENOENT):
+	if err != nil {
+		return letter{}, !slices.Contains([]error{unix.ENXIO, unix.ENOENT, unix.ELOOP, unix.EISDIR}, err)
+	}
+	var s unix.Stat_t
+	if err := unix.Fstat(fd, &s); err != nil || !d.isPipe(&s) {
+		_ = unix.Close(fd)
 		return letter{}, false
 	}
-	return letter{}, true
+	return letter{os.NewFile(uintptr(fd), w.box), w.ticket}, true
 }
 
 // send sends the letter, unless the mailbox is full, as that of a process that is stopped may be. If it does not arrive, whoever waits for it looks for itself sooner
@@ -187,8 +242,6 @@ func (l letter) drop() {
 		_ = l.to.Close()
 	}
 }
-
-func isBox(name string) bool { return strings.HasPrefix(name, boxPrefix) }
 
 // deadBox reports whether nobody reads from a mailbox.
 func (d *dir) deadBox(name string) bool {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +35,11 @@ var children = map[string]func(dir string){
 	"wait":       func(dir string) { childWait(dir, childTTL) },
 	"wait long":  func(dir string) { childWait(dir, longTTL) },
 	"cycle":      childCycle,
+	"attack":     childAttack,
+	"use":        childUse,
+
+	"stop within":     func(dir string) { childStop(dir, false) },
+	"stop in renewal": func(dir string) { childStop(dir, true) },
 }
 
 func childBackend(dir string) driver.Waiter {
@@ -86,6 +92,36 @@ func childWait(dir string, ttl time.Duration) {
 	g, err := childBackend(dir).Wait(ctx, claim("k", "child", ttl))
 	fmt.Println("granted", g.Fence, err)
 	select {}
+}
+
+// childStop stops itself within its first Acquire, or within a renewal.
+func childStop(dir string, holds bool) {
+	b, c := childBackend(dir), claim("k", "child", longTTL)
+	if holds {
+		if _, err := b.Acquire(context.Background(), c); err != nil {
+			fmt.Println("error", err)
+			return
+		}
+	}
+	filedriver.BeforeWrite(sync.OnceFunc(func() {
+		fmt.Println("about to stop")
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}))
+	_, err := b.Acquire(context.Background(), c)
+	fmt.Println("granted", err)
+	select {}
+}
+
+// childUse does what a process does that knows nothing of the other files in the directory.
+func childUse(dir string) {
+	b, c := childBackend(dir), claim("mine", "child", longTTL)
+	_, err := b.Acquire(context.Background(), c)
+	err = errors.Join(err, filedriver.Sweep(b), b.Release(context.Background(), c))
+	if err != nil {
+		fmt.Println("error", err)
+		return
+	}
+	fmt.Println("done")
 }
 
 // childCycle locks and unlocks without end, and notes every hold in a log that all processes share: "got" with its fence and until when it lasts, and "end".
@@ -145,6 +181,18 @@ func startChild(t *testing.T, role, dir string) *child {
 	return c
 }
 
+// awaitStop waits until a process that stops itself is stopped.
+func (c *child) awaitStop(t *testing.T) {
+	t.Helper()
+	for {
+		if _, err := syscall.Wait4(c.cmd.Process.Pid, nil, syscall.WUNTRACED, nil); err == nil {
+			return
+		} else if !errors.Is(err, syscall.EINTR) {
+			t.Fatal(err)
+		}
+	}
+}
+
 func (c *child) stop(t *testing.T) {
 	t.Helper()
 	if err := proc.Stop(c.cmd.Process); err != nil {
@@ -157,7 +205,8 @@ func (c *child) stopOutside(t *testing.T, b driver.Backend) {
 	t.Helper()
 	for range 20 {
 		c.stop(t)
-		if _, err := b.Acquire(soon(t, time.Second), claim("k", "nobody", ample)); errors.Is(err, driver.ErrHeld) {
+		// Break needs the file, and breaks nothing: no hold has this fence.
+		if err := b.(driver.Breaker).Break(soon(t, time.Second), "k", 1); errors.Is(err, driver.ErrNotOwner) {
 			return
 		}
 		c.goOn(t)

@@ -3,12 +3,10 @@
 package file
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -178,38 +176,4 @@ func (d *dir) damaged(name string, err error) error {
 var (
 	errDamaged = errors.New("damaged")
 	errClosed  = errors.New("the backend is closed")
-	errBusy    = errors.New("another process keeps the file locked; is it stopped?")
 )
-
-// lockLimit is how long to wait for a process that works on the same file, which takes some microseconds unless it is stopped just then.
-const lockLimit = 5 * time.Second
-
-const lockNow = unix.LOCK_EX | unix.LOCK_NB
-
-// lockFile gets the flock of fd, unless ctx ends, done is closed or the limit passes before. It polls, because a blocked flock could not be left.
-func lockFile(ctx context.Context, done <-chan struct{}, fd int) error {
-	var timer *time.Timer
-	var began time.Time
-	for pause := 5 * time.Microsecond; ; pause = min(2*pause, 2*time.Millisecond) {
-		err := flock(fd, lockNow)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		if timer == nil {
-			began, timer = time.Now(), time.NewTimer(pause)
-			defer timer.Stop()
-		} else {
-			timer.Reset(pause)
-		}
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-done:
-			return errClosed
-		}
-		if time.Since(began) > lockLimit {
-			return errBusy
-		}
-	}
-}

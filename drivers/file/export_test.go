@@ -5,6 +5,8 @@ package file
 import (
 	"context"
 	"errors"
+	"os"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -44,6 +46,15 @@ func KillAfter(n int) (undo func()) {
 	return func() { pwrite = before }
 }
 
+// BeforeWrite makes this process call f whenever it is about to write to a file.
+func BeforeWrite(f func()) {
+	before := pwrite
+	pwrite = func(fd int, b []byte, at int64) (int, error) {
+		f()
+		return before(fd, b, at)
+	}
+}
+
 // Sweep removes the files that nobody needs.
 func Sweep(b driver.Backend) error {
 	d, err := b.(*backend).enter(context.Background())
@@ -56,7 +67,7 @@ func Sweep(b driver.Backend) error {
 
 // SetFence makes fence the last one that was given for key, as if the wall clock had been there.
 func SetFence(b driver.Backend, key string, fence uint64) error {
-	return b.(*backend).change(context.Background(), key, true, func(c *change) error {
+	return b.(*backend).change(context.Background(), key, create, func(c *change) error {
 		c.state.fence, c.dirty = fence, true
 		return nil
 	})
@@ -64,9 +75,86 @@ func SetFence(b driver.Backend, key string, fence uint64) error {
 
 // Enqueue puts c into the queue, as a Wait does that ends before it has the key.
 func Enqueue(b driver.Backend, c driver.Claim) error {
-	return b.(*backend).change(context.Background(), c.Key, true, func(ch *change) error {
+	return b.(*backend).change(context.Background(), c.Key, create, func(ch *change) error {
 		ch.state.enqueue(waiter{token: c.Token, owner: c.Owner, ttl: c.TTL, seen: ch.now.mono})
 		ch.dirty = true
 		return nil
 	})
+}
+
+// OpenBox opens a mailbox that was just made.
+func OpenBox(b driver.Backend, name string) error {
+	d, err := b.(*backend).enter(context.Background())
+	if err != nil {
+		return err
+	}
+	defer b.(*backend).leave()
+	box, err := d.openBox(name)
+	box.close()
+	return err
+}
+
+// Register returns the ticket of a call that waits, and where it hears of its letters.
+func Register(b driver.Backend) (ticket uint64, woken <-chan struct{}, err error) {
+	_, ticket, woken, err = b.(*backend).register(context.Background())
+	return ticket, woken, err
+}
+
+// MaxSize is how large a lock's file may be.
+const MaxSize = maxSize
+
+// IsKeyFile, IsBox and IsLeftover tell what a name in the directory is.
+var IsKeyFile, IsBox, IsLeftover = isKeyFile, isBox, isLeftover
+
+// Forged is what somebody who may write to a lock's file can put into it.
+type Forged struct {
+	Key            string
+	Fence          uint64
+	Start, Expires int64
+	Queue          []ForgedWaiter
+}
+
+// ForgedWaiter is a place in the queue that nobody asked for.
+type ForgedWaiter struct {
+	Box    string
+	Ticket uint64
+	TTL    time.Duration
+	Seen   int64
+}
+
+// Forge changes what a lock's file says, in place and with checksums that are right.
+func Forge(file string, change func(f *Forged)) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	_, body, err := parse(data)
+	if err != nil {
+		return err
+	}
+	s, err := decodeState(body)
+	if err != nil {
+		return err
+	}
+	f := Forged{Key: s.key, Fence: s.fence, Start: s.start, Expires: s.expires}
+	change(&f)
+	s.key, s.fence, s.start, s.expires, s.queue = f.Key, f.Fence, f.Start, f.Expires, nil
+	for i, w := range f.Queue {
+		s.queue = append(s.queue, waiter{token: "forged" + string(rune('a'+i)), owner: "forger", ttl: w.TTL, box: w.Box, ticket: w.Ticket, seen: w.Seen})
+	}
+	return os.WriteFile(file, fileImage(s.encode(make([]byte, recordSize))), 0o600)
+}
+
+// ForgeAbout makes the directory's own file say this.
+func ForgeAbout(file, boot string, floor uint64, swept int64) error {
+	return os.WriteFile(file, fileImage(about{boot: boot, floor: floor, swept: swept}.encode()), 0o600)
+}
+
+// fileImage is a file whose only record is b, which has room for the record's head in front.
+func fileImage(b []byte) []byte {
+	seal(b, 1)
+	image := make([]byte, sizeFor(len(b)-recordSize))
+	copy(image, header(markOdd))
+	copy(image[slotAt(1, len(image)):], b)
+	return image
 }

@@ -53,6 +53,13 @@ func acquire(t testing.TB, b driver.Backend, c driver.Claim) driver.Grant {
 	return g
 }
 
+// acquired is the claim when it was granted.
+func acquired(t testing.TB, b driver.Backend, c driver.Claim) driver.Claim {
+	t.Helper()
+	acquire(t, b, c)
+	return c
+}
+
 func release(t testing.TB, b driver.Backend, c driver.Claim) {
 	t.Helper()
 	if err := b.Release(t.Context(), c); err != nil {
@@ -110,7 +117,7 @@ func within(t testing.TB, limit time.Duration, what string, ch <-chan granted) g
 	}
 }
 
-// files returns what is in dir, without its own file.
+// files returns what is in dir, without its own files.
 func files(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -119,7 +126,7 @@ func files(t testing.TB, dir string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Name() != ".dlock" {
+		if e.Name() != ".dlock" && !strings.HasPrefix(e.Name(), ".dlock-b-") {
 			names = append(names, e.Name())
 		}
 	}

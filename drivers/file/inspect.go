@@ -5,6 +5,7 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -39,6 +40,9 @@ func (d *dir) look(name string) (state, error) {
 	s, err := decodeState(body)
 	if err != nil {
 		return state{}, d.damaged(name, err)
+	}
+	if fileName(s.key) != name {
+		return state{}, d.damaged(name, errOtherKey)
 	}
 	s.settle(d.boot, monotonic())
 	return s, nil
@@ -80,6 +84,10 @@ func (b *backend) list(ctx context.Context, prefix string) (infos []driver.Info,
 	}
 	defer b.leave()
 	names, err := d.names()
+	if err != nil {
+		return nil, err
+	}
+	var bad []error
 	for _, name := range names {
 		if !isKeyFile(name) {
 			continue
@@ -87,12 +95,20 @@ func (b *backend) list(ctx context.Context, prefix string) (infos []driver.Info,
 		if ctx.Err() != nil {
 			return infos, ctx.Err()
 		}
-		s, e := d.look(name)
-		err = errors.Join(err, e)
+		s, err := d.look(name)
+		if err != nil {
+			bad = append(bad, err)
+		}
 		if s.holder != "" && strings.HasPrefix(s.key, prefix) {
 			infos = append(infos, s.info())
 		}
 	}
 	slices.SortFunc(infos, func(x, y driver.Info) int { return strings.Compare(x.Key, y.Key) })
-	return infos, err
+	if more := len(bad) - maxBad; more > 0 {
+		bad = append(bad[:maxBad], fmt.Errorf("%d more files cannot be read", more))
+	}
+	return infos, errors.Join(bad...)
 }
+
+// maxBad is how many files that cannot be read are named: there may be any number of them.
+const maxBad = 20

@@ -13,11 +13,26 @@ import (
 // Acquire implements [driver.Backend].
 func (b *backend) Acquire(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
 	var g driver.Grant
-	err := b.change(ctx, claim.Key, true, func(c *change) (err error) {
+	err := b.change(ctx, claim.Key, create|hasty, func(c *change) (err error) {
 		g, err = c.acquire(claim)
 		return err
 	})
+	if errors.Is(err, errBusy) && b.saysOf(ctx, claim, (*state).heldByAnother) {
+		err = driver.ErrHeld
+	}
 	return g, failed("acquire", err)
+}
+
+// saysOf reports whether the key's file says this of a claim. It does not need the flock, which a
+// process that is stopped may keep: until that process goes on, nobody changes what the file says.
+func (b *backend) saysOf(ctx context.Context, claim driver.Claim, this func(s *state, token string) bool) bool {
+	d, err := b.enter(ctx)
+	if err != nil {
+		return false
+	}
+	defer b.leave()
+	s, err := d.look(fileName(claim.Key))
+	return err == nil && this(&s, claim.Token)
 }
 
 func (c *change) acquire(claim driver.Claim) (driver.Grant, error) {
@@ -40,7 +55,7 @@ func (c *change) acquire(claim driver.Claim) (driver.Grant, error) {
 // Renew implements [driver.Backend].
 func (b *backend) Renew(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
 	var g driver.Grant
-	err := b.change(ctx, claim.Key, false, func(c *change) error {
+	err := b.change(ctx, claim.Key, 0, func(c *change) error {
 		s := &c.state
 		if s.holder != claim.Token || s.holder == "" {
 			return driver.ErrNotOwner
@@ -55,7 +70,18 @@ func (b *backend) Renew(ctx context.Context, claim driver.Claim) (driver.Grant, 
 
 // Release implements [driver.Backend].
 func (b *backend) Release(ctx context.Context, claim driver.Claim) error {
-	err := b.change(ctx, claim.Key, false, func(c *change) error {
+	err := b.release(ctx, claim, hasty)
+	if errors.Is(err, errBusy) {
+		if b.saysOf(ctx, claim, (*state).unknown) {
+			return driver.ErrNotOwner
+		}
+		err = b.release(ctx, claim, 0)
+	}
+	return failed("release", orNotOwner(err))
+}
+
+func (b *backend) release(ctx context.Context, claim driver.Claim, as how) error {
+	return b.change(ctx, claim.Key, as, func(c *change) error {
 		switch s := &c.state; {
 		case s.holder == claim.Token && s.holder != "":
 			c.handOver()
@@ -65,12 +91,11 @@ func (b *backend) Release(ctx context.Context, claim driver.Claim) error {
 		c.dirty = true
 		return nil
 	})
-	return failed("release", orNotOwner(err))
 }
 
 // Break implements [driver.Breaker].
 func (b *backend) Break(ctx context.Context, key string, fence uint64) error {
-	err := b.change(ctx, key, false, func(c *change) error {
+	err := b.change(ctx, key, 0, func(c *change) error {
 		if c.state.holder == "" || c.state.fence != fence {
 			return driver.ErrNotOwner
 		}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,27 +25,47 @@ type locked struct {
 // errMissing is lock's answer when there is no file and none is to be made.
 var errMissing = errors.New("there is no such file")
 
+// how is the way in which a file is locked.
+type how uint8
+
+const (
+	create how = 1 << iota // make the file if it is missing
+	hasty                  // do not wait for a process that is stopped
+)
+
 // lock opens a file and gets its flock. A file may be removed or replaced before we have it, which whoever does it does under the flock: then
 // its name leads elsewhere, and we begin again.
-func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, create bool) (*locked, error) {
-	for {
-		f, err := d.open(name, create)
+func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, as how) (*locked, error) {
+	for linked := 0; ; {
+		f, err := d.open(name, as&create != 0)
 		if err != nil {
 			return nil, err
 		}
-		if err := lockFile(ctx, done, f.fd); err != nil {
+		if err := lockFile(ctx, done, f.fd, as&hasty != 0); err != nil {
 			f.close()
 			return nil, d.trouble(name, err)
 		}
-		if gone, err := f.read(); err != nil {
-			f.close()
-			return nil, err
-		} else if !gone {
+		gone, err := f.read()
+		if err == nil && !gone {
 			return f, nil
 		}
 		f.close()
+		if errors.Is(err, errLinked) && linked < linkPatience {
+			linked++
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if err == nil {
+			err = ctx.Err() // somebody may replace the file all the time
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 }
+
+// linkPatience is for how many milliseconds a file may have two names while it is being made.
+const linkPatience = 100
 
 func (d *dir) open(name string, create bool) (*locked, error) {
 	flags := unix.O_RDWR | openFlags
@@ -60,10 +81,17 @@ func (d *dir) open(name string, create bool) (*locked, error) {
 	switch {
 	case errors.Is(err, unix.ENOENT) && !create:
 		return nil, errMissing
+	case isNoFile(err):
+		return nil, d.damaged(name, errSignature)
 	case err != nil:
 		return nil, d.trouble(name, err)
 	}
 	return &locked{d: d, name: name, fd: fd}, nil
+}
+
+// isNoFile reports whether open answered that there is a link, a directory or a socket.
+func isNoFile(err error) bool {
+	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
 // makeShared makes an empty file for the group to share. It has its mode before it has its name, so that nobody is refused meanwhile.
@@ -73,7 +101,11 @@ func (d *dir) makeShared(name string) error {
 		return err
 	}
 	defer func() { _ = d.remove(temp); _ = unix.Close(fd) }()
-	if err := unix.Linkat(d.fd, temp, d.fd, name, 0); !errors.Is(err, unix.EEXIST) {
+	err = renameNew(d.fd, temp, name)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTSUP) {
+		err = unix.Linkat(d.fd, temp, d.fd, name, 0) // it has two names for a moment
+	}
+	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	return nil
@@ -105,15 +137,16 @@ func (f *locked) read() (gone bool, err error) {
 		return true, nil
 	case err != nil:
 		return false, f.d.trouble(f.name, err)
-	case s.Mode&unix.S_IFMT != unix.S_IFREG:
-		return false, f.d.damaged(f.name, errSignature)
 	}
-	data, err := readAll(f.fd, make([]byte, s.Size))
-	if err != nil {
-		return false, f.d.trouble(f.name, err)
+	f.size = 1 // not empty: what is not believed is replaced, never written to
+	var data []byte
+	if err = f.d.believe(&s); err == nil {
+		if data, err = readAll(f.fd, make([]byte, s.Size)); err != nil {
+			return false, f.d.trouble(f.name, err)
+		}
+		f.size = len(data)
+		f.seq, f.body, err = parse(data)
 	}
-	f.size = len(data)
-	f.seq, f.body, err = parse(data)
 	if err != nil && f.name == aboutName { // begun anew: no lock depends on it
 		f.seq, f.body, err = 0, nil, nil
 	}
@@ -121,6 +154,22 @@ func (f *locked) read() (gone bool, err error) {
 		return false, f.d.damaged(f.name, err)
 	}
 	return false, nil
+}
+
+var errLinked = errors.New("it has another name, which may be outside the directory")
+
+// believe looks at what a file is before anything is read from it or written to it: in a shared
+// directory it may be anything that a member can make.
+func (d *dir) believe(s *unix.Stat_t) error {
+	switch {
+	case s.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errSignature
+	case s.Size > maxSize:
+		return fmt.Errorf("it has %d bytes, and %w", s.Size, errTooLarge)
+	case d.group && s.Nlink > 1:
+		return errLinked
+	}
+	return nil
 }
 
 // state is what a key's file says.
@@ -136,18 +185,30 @@ func (f *locked) state() (state, error) {
 }
 
 // write makes b, which has room for a record's head in front of the body, the record that counts. After an error the old one does.
-func (f *locked) write(b []byte) error {
+func (f *locked) write(b []byte) error { return f.writeAnd(func(int) error { return nil }, b) }
+
+// keep is write that also survives a crash of the machine.
+func (f *locked) keep(b []byte) error { return f.writeAnd(fsync, b) }
+
+// writeAnd calls sync with the descriptor that b was written to.
+func (f *locked) writeAnd(sync func(fd int) error, b []byte) error {
 	want := sizeFor(len(b) - recordSize)
 	var err error
 	switch {
+	case want > maxSize:
+		err = fmt.Errorf("too many wait: %w", errTooLarge)
 	case f.size == 0:
 		if err = f.begin(want); err == nil {
 			err = f.put(b)
 		}
 	case f.seq == 0 || f.size < want || f.size > 8*want: // begun and never finished, too small, or far too large
-		err = f.replace(b, want)
+		err = f.replace(sync, b, want)
+		sync = nil
 	default:
 		err = f.put(b)
+	}
+	if err == nil && sync != nil {
+		err = sync(f.fd)
 	}
 	if err != nil {
 		return f.d.trouble(f.name, err)
@@ -157,17 +218,6 @@ func (f *locked) write(b []byte) error {
 
 // fsync is left out by tests that would do nothing but wait for it.
 var fsync = unix.Fsync
-
-// keep is write that also survives a crash of the machine.
-func (f *locked) keep(b []byte) error {
-	if err := f.write(b); err != nil {
-		return err
-	}
-	if err := fsync(f.fd); err != nil {
-		return f.d.trouble(f.name, err)
-	}
-	return nil
-}
 
 // begin makes room for the first record.
 func (f *locked) begin(size int) error {
@@ -192,7 +242,7 @@ func (f *locked) put(b []byte) error {
 }
 
 // replace puts a file of another size in the place of this one.
-func (f *locked) replace(b []byte, size int) error {
+func (f *locked) replace(sync func(fd int) error, b []byte, size int) error {
 	temp, fd, err := f.d.makeTemp()
 	if err != nil {
 		return err
@@ -201,6 +251,9 @@ func (f *locked) replace(b []byte, size int) error {
 	defer next.close()
 	if err = next.begin(size); err == nil {
 		err = next.put(b)
+	}
+	if err == nil {
+		err = sync(next.fd)
 	}
 	if err == nil {
 		err = unix.Renameat(f.d.fd, temp, f.d.fd, f.name)
@@ -227,6 +280,8 @@ func (d *dir) peek(name string) (seq uint64, body []byte, err error) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return 0, nil, errMissing
+	case isNoFile(err):
+		return 0, nil, d.damaged(name, errSignature)
 	case err != nil:
 		return 0, nil, d.trouble(name, err)
 	}
@@ -239,6 +294,9 @@ func (d *dir) peek(name string) (seq uint64, body []byte, err error) {
 		var s unix.Stat_t
 		if err := unix.Fstat(fd, &s); err != nil {
 			return 0, nil, d.trouble(name, err)
+		}
+		if err := d.believe(&s); err != nil && (s.Size > 0 || !errors.Is(err, errLinked)) { // an empty one may just be made
+			return 0, nil, d.damaged(name, err)
 		}
 		data, err := readAll(fd, make([]byte, s.Size))
 		if err != nil {

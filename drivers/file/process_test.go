@@ -4,15 +4,20 @@ package file_test
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 	filedriver "github.com/dlock-go/dlock/drivers/file"
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
@@ -151,6 +156,67 @@ func TestAHolderThatWasStoppedBeyondItsTTLKnows(t *testing.T) {
 		return
 	}
 	t.Error("nobody got the lock of a holder that was stopped")
+}
+
+// A process that is stopped within a call keeps the file locked. Nobody can have the key, and who
+// does not want to wait is told soon whom to continue or kill.
+func TestWhoeverMeetsAProcessStoppedWithinItsCallIsToldWhichItIs(t *testing.T) {
+	t.Parallel()
+	dir, late := newDir(t), faulttest.Lateness(t)
+	b := open(t, dir)
+	release(t, b, acquired(t, b, claim("k", "before", ample)))
+	stopped := startChild(t, "stop within", dir)
+	stopped.says(t, "about to stop")
+	stopped.awaitStop(t)
+	pid := fmt.Sprint(stopped.cmd.Process.Pid)
+
+	began, other := time.Now(), claim("k", "other", ample)
+	_, err := b.Acquire(t.Context(), other)
+	if took, most := time.Since(began), 3*time.Second+late(); took > most {
+		t.Errorf("Acquire took %v, want at most %v", took, most)
+	}
+	t.Logf("Acquire = %v after %v", err, time.Since(began))
+	if err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrPermanent) || !strings.Contains(err.Error(), "is it stopped?") {
+		t.Fatalf("Acquire of a free key = %v, want an error that asks whether the process is stopped", err)
+	}
+	if runtime.GOOS == "linux" && !strings.Contains(err.Error(), "Process "+pid+" is") {
+		t.Errorf("Acquire of a free key = %v, want it to say that process %s is stopped", err, pid)
+	}
+	if err := b.Release(t.Context(), other); !errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release of what was never acquired = %v, want ErrNotOwner", err)
+	}
+	l, err := dlock.New(open(t, dir), &dlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	if ok, err := l.TryLock(t.Context(), "k"); ok || err == nil || !strings.Contains(err.Error(), "is it stopped?") {
+		t.Errorf("TryLock = %v, %v; want the question whether the process is stopped", ok, err)
+	}
+	_ = l.Close()
+	t.Logf("TryLock and Close took %v", time.Since(began))
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := b.Wait(ctx, other); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "is it stopped?") {
+		t.Errorf("Wait = %v, want the context's error and the question whether the process is stopped", err)
+	}
+	stopped.goOn(t)
+	stopped.says(t, "granted")
+	if _, err := b.Acquire(t.Context(), other); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire after the process went on = %v, want ErrHeld", err)
+	}
+}
+
+func TestAKeyHeldByAProcessStoppedWithinARenewalIsHeld(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	stopped := startChild(t, "stop in renewal", dir)
+	stopped.says(t, "about to stop")
+	stopped.awaitStop(t)
+	b, other := open(t, dir), claim("k", "other", ample)
+	if _, err := b.Acquire(t.Context(), other); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire = %v, want ErrHeld: the file says that the process holds the key", err)
+	}
 }
 
 // hold is a line pair of the log that the children share.

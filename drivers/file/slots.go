@@ -3,6 +3,7 @@ package file
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"math/bits"
 )
@@ -15,6 +16,7 @@ const (
 	headerSize = 16
 	recordSize = 16 // without the body
 	minSize    = 1024
+	maxSize    = 4 << 20 // there is room for the longest owners of 6,000 who wait
 
 	signature = "dlock 1\n"
 
@@ -25,7 +27,9 @@ const (
 
 var (
 	errSize      = errors.New("its size is not that of a lock's file")
+	errTooLarge  = fmt.Errorf("a lock's file has at most %d bytes", maxSize)
 	errSignature = errors.New("it is not a lock's file")
+	errOtherKey  = errors.New("it is about another key")
 	errMark      = errors.New("its mark is damaged")
 	errRecord    = errors.New("its record is damaged")
 )

@@ -43,11 +43,12 @@ type instant struct {
 // before returns mono, which is not later than i, as a time that is not later than mono.
 func (i instant) before(mono int64) time.Time { return i.time.Add(time.Duration(mono - i.mono)) }
 
+// after returns mono + d, but not what is before mono or beyond the end of the numbers.
 func after(mono int64, d time.Duration) int64 {
 	if d > time.Duration(math.MaxInt64-mono) {
 		return math.MaxInt64
 	}
-	return mono + int64(d)
+	return mono + max(int64(d), 0)
 }
 
 // settle makes the state be that of now: what another boot left, and a hold that has expired, are over.
@@ -74,6 +75,12 @@ func (s *state) give(token, owner string, ttl time.Duration, now instant) {
 func (s *state) grant(now instant) driver.Grant {
 	return driver.Grant{Fence: s.fence, TTL: time.Duration(s.expires - s.start), Start: now.before(s.start)}
 }
+
+// heldByAnother reports whether a token other than this one holds the key.
+func (s *state) heldByAnother(token string) bool { return s.holder != "" && s.holder != token }
+
+// unknown reports whether a token neither holds the key nor waits for it.
+func (s *state) unknown(token string) bool { return s.holder != token && s.place(token) < 0 }
 
 func (s *state) place(token string) int {
 	return slices.IndexFunc(s.queue, func(w waiter) bool { return w.token == token })
@@ -105,8 +112,11 @@ func lookEvery(ttl time.Duration) time.Duration {
 	return min(max(ttl/3, 50*time.Millisecond), 2*time.Second)
 }
 
-// silent reports that w's process has not looked for so long that it must be stopped or gone.
-func (w waiter) silent(now int64) bool { return now-w.seen > 4*int64(lookEvery(w.ttl)) }
+// silent reports that w's process has not looked for so long that it must be stopped or gone. One
+// that looked in the future is nobody's.
+func (w waiter) silent(now int64) bool {
+	return w.seen > now || w.seen < now-4*int64(lookEvery(w.ttl))
+}
 
 // awaited reports whether somebody who is there is in the queue.
 func (s *state) awaited(now int64) bool {
@@ -114,6 +124,10 @@ func (s *state) awaited(now int64) bool {
 }
 
 var errBody = errors.New("it does not hold what a lock's file holds")
+
+// maxFence is beyond every clock, and far below the end of the numbers: a forged fence must not
+// make the next one begin at zero.
+const maxFence = 1 << 62
 
 func (s *state) encode(b []byte) []byte {
 	b = putText(b, s.key)
@@ -145,10 +159,15 @@ func decodeState(b []byte) (state, error) {
 		w.ttl, w.ticket, w.seen = time.Duration(d.int()), d.num(), d.int()
 		s.queue = append(s.queue, w)
 	}
-	if d.bad || len(d.b) > 0 {
+	if d.bad || len(d.b) > 0 || !s.possible() {
 		return state{}, errBody
 	}
 	return s, nil
+}
+
+// possible reports whether the numbers of s can be: the checksum of a forged file may be right.
+func (s *state) possible() bool {
+	return s.fence <= maxFence && 0 <= s.start && s.start <= s.expires
 }
 
 func putText(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }

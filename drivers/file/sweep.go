@@ -17,7 +17,8 @@ const (
 
 // sweepIfDue has files removed that nobody needs, if that was not done for a while or this process has made many.
 func (b *backend) sweepIfDue(d *dir, a about) {
-	due := monotonic()-a.swept > int64(sweepEvery) || b.made.Load() >= sweepAfter
+	now := monotonic()
+	due := a.swept > now || a.swept < now-int64(sweepEvery) || b.made.Load() >= sweepAfter
 	if !due || !b.sweeping.CompareAndSwap(false, true) {
 		return
 	}

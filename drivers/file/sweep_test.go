@@ -46,7 +46,7 @@ func TestFilesThatNobodyNeedsAreRemoved(t *testing.T) {
 	if err := filedriver.Enqueue(b, waiting); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo(filepath.Join(dir, ".dlock-w-dead"), 0o600); err != nil {
+	if err := unix.Mkfifo(filepath.Join(dir, forged), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	faulttest.Eventually(t, 5*time.Second, "the holds expire", func() bool { return inspect(t, b, "expired").TTL+inspect(t, b, "awaited").TTL == 0 })

@@ -1,7 +1,10 @@
 package file
 
 import (
+	"bytes"
+	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -69,4 +72,50 @@ func clockShifted() bool {
 		}
 	}
 	return false
+}
+
+// renameNew gives a file another name that nobody has.
+func renameNew(fd int, from, to string) error {
+	return unix.Renameat2(fd, from, fd, to, unix.RENAME_NOREPLACE)
+}
+
+// flockOwner returns the process that has the flock of a file, or 0 if the kernel does not tell.
+func flockOwner(fd int) int {
+	var s unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Fstat(fd, &s) != nil {
+		return 0
+	}
+	exact := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(s.Dev)), unix.Minor(uint64(s.Dev)), s.Ino) //nolint:unconvert // it is narrower on some machines
+	inode := fmt.Sprintf(":%d", s.Ino)
+	var likely []int // file systems with several volumes give the kernel's list another device
+	for line := range strings.Lines(string(locks)) {
+		f := strings.Fields(line) // 1: FLOCK ADVISORY WRITE pid device:inode 0 EOF
+		if len(f) < 6 || f[1] != "FLOCK" || !strings.HasSuffix(f[5], inode) {
+			continue
+		}
+		pid, err := strconv.Atoi(f[4])
+		switch {
+		case err != nil || pid <= 0: // a process that is not to be seen from here
+		case f[5] == exact:
+			return pid
+		default:
+			likely = append(likely, pid)
+		}
+	}
+	if len(likely) == 1 {
+		return likely[0]
+	}
+	return 0
+}
+
+// isStopped reports whether a process was stopped by a signal or a debugger.
+func isStopped(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	// The name before the state is in parentheses, and may have some itself.
+	state := bytes.TrimLeft(stat[bytes.LastIndexByte(stat, ')')+1:], " ")
+	return len(state) > 0 && (state[0] == 'T' || state[0] == 't')
 }

@@ -48,7 +48,7 @@ func (b *backend) Wait(ctx context.Context, claim driver.Claim) (driver.Grant, e
 
 // look gets the key, or ErrHeld and a place in the queue, and says when to look again.
 func (b *backend) look(ctx context.Context, claim driver.Claim, w waiter) (g driver.Grant, pause time.Duration, err error) {
-	err = b.change(ctx, claim.Key, true, func(c *change) (err error) {
+	err = b.change(ctx, claim.Key, create, func(c *change) (err error) {
 		s := &c.state
 		if s.holder == claim.Token { // it was passed on to us
 			g = s.grant(c.now)
@@ -67,7 +67,8 @@ func (b *backend) look(ctx context.Context, claim driver.Claim, w waiter) (g dri
 		i := s.enqueue(w)
 		c.dirty = true
 		// When the holder's TTL has passed the first in line looks first, and usually alone.
-		pause = min(lookEvery(w.ttl), time.Duration(s.expires-c.now.mono)+time.Duration(i)*2*time.Millisecond)
+		left := min(time.Duration(s.expires-c.now.mono), time.Minute) // a hold may last for ever
+		pause = min(lookEvery(w.ttl), left+time.Duration(i)*2*time.Millisecond)
 		return driver.ErrHeld
 	})
 	return g, pause, err
