@@ -34,6 +34,9 @@ func openDir(where place) (*dir, error) {
 	if d.boot, err = thisBoot(); err != nil {
 		return nil, fmt.Errorf("which boot of the machine this is: %w", err)
 	}
+	if err := checkClock(); err != nil {
+		return nil, err
+	}
 	d.fd, err = openAt(unix.AT_FDCWD, d.path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0)
 	if errors.Is(err, unix.ENOENT) {
 		if err = d.make(where.parents); errors.Is(err, driver.ErrPermanent) {
@@ -87,13 +90,34 @@ func (d *dir) check() error {
 		return d.refuse("it can be written by others; chmod it to 0700, or use group=on for a directory that a group shares")
 	case d.group && mode&(unix.S_ISGID|0o070) != unix.S_ISGID|0o070:
 		return d.refuse("with group=on its mode must be 2770, so that files belong to the group")
+	case d.group && mode&unix.S_ISVTX != 0:
+		return d.refuse("with group=on it must not be sticky: members have to remove each other's files; chmod -t it")
 	case !d.group && d.stat.Uid != uint32(os.Geteuid()) && d.stat.Uid != 0:
 		return d.refuse("it belongs to another user")
 	}
-	if fs, err := fileSystem(d.fd); err == nil && fs.network {
-		return d.refuse("it is on a network file system (" + fs.name + "), whose machines have no clock in common; use a directory of this machine")
+	if fs, err := fileSystem(d.fd); err == nil && fs.unfit() != "" {
+		return d.refuse("it is on " + fs.unfit() + "; use a directory on a disk of this machine")
 	}
 	return nil
+}
+
+// fsKind is a kind of file system.
+type fsKind struct {
+	name    string
+	network bool // other machines may have it too
+	user    bool // a process serves it, from wherever it likes
+	memory  bool // it is gone after a restart
+}
+
+// unfit says why locks cannot be kept there, or nothing.
+func (k fsKind) unfit() string {
+	switch {
+	case k.network:
+		return "a network file system (" + k.name + "), whose machines have no clock in common"
+	case k.user:
+		return "a FUSE file system, which may be on a network and need not keep flock(2) between processes"
+	}
+	return ""
 }
 
 func (d *dir) refuse(why string) error {
@@ -112,7 +136,7 @@ func isHome(path string, uid int) bool {
 	}
 	defer func() { _ = f.Close() }()
 	fs, err := fileSystem(int(f.Fd()))
-	return err == nil && !fs.network
+	return err == nil && fs.unfit() == ""
 }
 
 // same reports whether the directory's path still leads to it.

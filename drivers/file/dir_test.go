@@ -161,6 +161,7 @@ func TestADirectoryThatOthersCouldTamperWithIsRefused(t *testing.T) {
 		{"a link", func(t *testing.T, dir string) error { return os.Symlink(t.TempDir(), dir) }, nil, "symbolic link"},
 		{"shared with all", func(_ *testing.T, dir string) error { return mkdir(dir, 0o777|os.ModeSetgid) }, []filedriver.Option{filedriver.WithGroup()}, "written by others"},
 		{"shared without setgid", func(_ *testing.T, dir string) error { return mkdir(dir, 0o770) }, []filedriver.Option{filedriver.WithGroup()}, "2770"},
+		{"shared and sticky", func(_ *testing.T, dir string) error { return mkdir(dir, 0o770|os.ModeSetgid|os.ModeSticky) }, []filedriver.Option{filedriver.WithGroup()}, "sticky"},
 		{"another user's", func(t *testing.T, dir string) error {
 			if os.Geteuid() != 0 {
 				t.Skip("only root can make a directory of another user")

@@ -62,16 +62,14 @@ func (d *dir) examine(add func(id, level, text, advice string)) {
 	case s.Mode&0o005 != 0 || !d.group && s.Mode&0o050 != 0:
 		add("file-mode", "warning", "others can read the names of the locks in "+d.path, "chmod it to 0700, or to 2770 with group=on")
 	}
-	if clockShifted() {
-		add("file-clock", "error", "this process is in a time namespace: its clock is not the machine's", "share the directory only with processes of the same time namespace")
-	}
 	switch fs, err := fileSystem(d.fd); {
 	case err != nil:
 		add("file-system", "warning", "the file system of "+d.path+" cannot be told", "")
-	case fs.name == "fuse":
-		add("file-system", "warning", d.path+" is on a FUSE file system, which may not keep flock(2) between processes", "use a directory on a disk of this machine")
 	case fs.memory:
 		add("file-memory", "info", d.path+" is on "+fs.name+" and is empty after a restart, as are the locks in it", "")
+	}
+	if parent := filepath.Dir(d.path); unix.Lstat(parent, &s) == nil && s.Mode&0o002 != 0 && s.Mode&unix.S_ISVTX == 0 {
+		add("file-parent", "warning", "others can write to "+parent+", and move the directory of the locks away", "chmod o-w it, or make it sticky")
 	}
 	if temp := filepath.Dir(d.path); strings.HasSuffix(temp, "tmp") {
 		add("file-temporary", "info", d.path+" is among temporary files, where files that were not used for days may be removed; a held lock's is used", "")

@@ -3,6 +3,7 @@ package file
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,13 +19,6 @@ func (d *dir) makeFIFO(name string) error {
 	return unix.Mkfifo(filepath.Join(d.path, name), d.fileMode())
 }
 
-// fsKind is a kind of file system.
-type fsKind struct {
-	name    string
-	network bool // other machines may have it too
-	memory  bool // it is gone after a restart
-}
-
 func fileSystem(fd int) (fsKind, error) {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(fd, &s); err != nil {
@@ -34,12 +28,13 @@ func fileSystem(fd int) (fsKind, error) {
 	return fsKind{
 		name:    name,
 		network: s.Flags&unix.MNT_LOCAL == 0 || slices.Contains([]string{"nfs", "smbfs", "afpfs", "webdav"}, name),
+		user:    strings.Contains(name, "fuse"),
 		memory:  name == "tmpfs",
 	}, nil
 }
 
-// clockShifted is about time namespaces, which there are none of.
-func clockShifted() bool { return false }
+// checkClock is about time namespaces, which there are none of.
+func checkClock() error { return nil }
 
 // renameNew gives a file another name that nobody has.
 func renameNew(fd int, from, to string) error {
