@@ -6,6 +6,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // about is what a directory knows of itself.
@@ -54,6 +57,9 @@ func (d *dir) about() (about, error) {
 func (d *dir) prepare(ctx context.Context, done <-chan struct{}) (about, error) {
 	a, err := d.about()
 	if err == nil && a.boot == d.boot {
+		if !d.isMarked() { // somebody removed the mark
+			_ = d.mark()
+		}
 		return a, nil
 	}
 	f, err := d.lock(ctx, done, aboutName, create)
@@ -61,22 +67,77 @@ func (d *dir) prepare(ctx context.Context, done <-chan struct{}) (about, error) 
 		return about{}, err
 	}
 	defer f.close()
-	if a, err = decodeAbout(f.body); err != nil {
-		return about{}, d.damaged(aboutName, err)
+	if a, err = decodeAbout(f.body); err != nil { // begun anew, as when nothing can be read
+		a = about{}
 	}
 	if a.boot == d.boot {
 		return a, nil
 	}
-	if a.boot != "" {
+	marks, err := d.marks()
+	if err != nil {
+		return about{}, err
+	}
+	if d.isFirst(a, marks) {
 		if err := d.removeDamaged(); err != nil {
 			return about{}, err
 		}
 	}
+	// The mark comes first: who finds that the directory knows of this boot must find the mark, too.
+	if err := d.mark(); err != nil {
+		return about{}, err
+	}
 	a.boot, a.swept = d.boot, monotonic()
-	return a, f.keep(a.encode())
+	if err := f.keep(a.encode()); err != nil {
+		return about{}, err
+	}
+	for _, name := range marks {
+		if name != bootName(d.boot) {
+			_ = d.remove(name)
+		}
+	}
+	return a, nil
+}
+
+// isFirst reports whether nobody has used the directory since the machine was started. The
+// directory's own file tells. If that is damaged the marks do, of which a crash leaves the names.
+// Without either nobody knows, and the files of this boot must not be removed.
+func (d *dir) isFirst(a about, marks []string) bool {
+	if a.boot != "" {
+		return a.boot != d.boot
+	}
+	return len(marks) > 0 && !slices.Contains(marks, bootName(d.boot))
+}
+
+// marks returns the files that say in which boots of the machine the directory was used.
+func (d *dir) marks() ([]string, error) {
+	names, err := d.names()
+	return slices.DeleteFunc(names, func(name string) bool { return !isBoot(name) }), err
+}
+
+func (d *dir) isMarked() bool {
+	var s unix.Stat_t
+	return fstatAt(d.fd, bootName(d.boot), &s) == nil
+}
+
+// mark says by a name that the directory is used in this boot of the machine.
+func (d *dir) mark() error {
+	name := bootName(d.boot)
+	fd, err := openAt(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|openFlags, d.fileMode())
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return d.trouble(name, err)
+	}
+	_ = unix.Close(fd)
+	if err := fsync(d.fd); err != nil {
+		return d.trouble("", err)
+	}
+	return nil
 }
 
 // removeDamaged removes the files that cannot be read. Those of a crash lost their fences; the wall clock keeps the next ones above.
+// One that cannot be removed, as a directory cannot, keeps nobody from the other keys.
 func (d *dir) removeDamaged() error {
 	names, err := d.names()
 	if err != nil {
@@ -87,9 +148,7 @@ func (d *dir) removeDamaged() error {
 			continue
 		}
 		if _, err := d.look(name); errors.Is(err, errDamaged) {
-			if err := d.remove(name); err != nil {
-				return err
-			}
+			_ = d.remove(name)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ package file_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -209,6 +210,45 @@ func TestLinksAndPipesAreNoFiles(t *testing.T) {
 	}
 	if s := size(t, target); s != 0 {
 		t.Errorf("the link's target has %d bytes, want it untouched", s)
+	}
+}
+
+func TestWhatIsNoFileOfALockKeepsNobodyFromTheOtherKeys(t *testing.T) {
+	dir := newDir(t)
+	b := open(t, dir)
+	acquire(t, b, claim("k", "a", ample))
+	target := filepath.Join(t.TempDir(), "target")
+	err := errors.Join(os.WriteFile(target, []byte("x"), 0o600), os.Symlink(target, path(dir, "link")), unix.Mkfifo(path(dir, "pipe"), 0o600),
+		os.Mkdir(path(dir, "folder"), 0o700), os.WriteFile(filepath.Join(dir, "\x1b[31m.dlock"), []byte("x"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("unix", path(dir, "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close() //nolint:errcheck // it is a socket
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			defer filedriver.Restart("another boot")()
+			b = open(t, dir)
+		}
+		acquire(t, b, claim(fmt.Sprint("other ", restarted), "a", ample))
+		sweep(t, b)
+		_, err := b.Acquire(t.Context(), claim("folder", "a", ample))
+		refused(t, "Acquire of a folder", err, path(dir, "folder"))
+		for info, err := range b.(driver.Inspector).List(t.Context(), "") {
+			if err != nil && strings.ContainsRune(err.Error(), 0x1b) {
+				t.Errorf("List yields %+v, %q, want nothing of a file with a name that no key has", info, err)
+			}
+		}
+	}
+	// Nobody can hold anything after a restart, and what stood in the way is gone.
+	for _, key := range []string{"link", "pipe", "socket"} {
+		acquire(t, b, claim(key, "a", ample))
+	}
+	if got := string(image(t, target)); got != "x" {
+		t.Errorf("the link's target is %q, want it untouched", got)
 	}
 }
 

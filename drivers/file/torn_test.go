@@ -5,6 +5,7 @@ package file_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,6 +156,51 @@ func TestADamagedFileIsRemovedWhenTheMachineWasRestarted(t *testing.T) {
 	image(t, filepath.Join(dir, "notes.txt"))
 	restore(t, path(dir, "k"), []byte("half"))
 	unbelieved(t, open(t, dir), path(dir, "k"), "that was cut after the restart")
+}
+
+func TestADamagedFileIsRemovedAfterARestartThoughTheDirectorysOwnIsDamagedToo(t *testing.T) {
+	for what, damage := range map[string]func(file string) error{
+		"cut":     func(file string) error { return os.WriteFile(file, []byte("half"), 0o600) },
+		"emptied": func(file string) error { return os.WriteFile(file, nil, 0o600) },
+		"blank":   func(file string) error { return os.WriteFile(file, make([]byte, 1024), 0o600) },
+		"forged":  func(file string) error { return filedriver.ForgeAbout(file, "x", 1<<63, 0) },
+		"removed": os.Remove,
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := newDir(t)
+			b := open(t, dir)
+			before := acquire(t, b, claim("k", "holder", ample))
+			harm := func() {
+				restore(t, path(dir, "k"), []byte("half"))
+				if err := damage(filepath.Join(dir, ".dlock")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			harm()
+			b = open(t, dir)
+			unbelieved(t, b, path(dir, "k"), "whose holder may be there")
+			harm()
+			defer filedriver.Restart("another boot")()
+			b = open(t, dir)
+			if g := acquire(t, b, claim("k", "next", ample)); g.Fence <= before.Fence {
+				t.Errorf("the fence after a restart is %d, want more than %d", g.Fence, before.Fence)
+			}
+			harm()
+			unbelieved(t, open(t, dir), path(dir, "k"), "of the same boot")
+		})
+	}
+}
+
+func TestADirectoryKnowsOfOneBootOnly(t *testing.T) {
+	dir := newDir(t)
+	for i := range 3 {
+		defer filedriver.Restart(fmt.Sprint("boot ", i))()
+		acquire(t, open(t, dir), claim("k", "holder", ample))
+	}
+	marks, err := filepath.Glob(filepath.Join(dir, ".dlock-b-*"))
+	if err != nil || len(marks) != 1 {
+		t.Errorf("the marks of boots are %q, %v; want one", marks, err)
+	}
 }
 
 func TestADamagedDirectoryFileIsBegunAnew(t *testing.T) {
