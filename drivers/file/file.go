@@ -34,26 +34,34 @@
 //   - Fences are no less than the wall clock in microseconds, and rise also when that is set back, when a file is removed because nobody needs it, and over restarts of the machine.
 //   - Who waits is given the lock by whoever releases it, and told so through a named pipe. One that was killed is passed over at once, one that is stopped after 4/3 of its TTL, but not before 0.2 and not after 8
 //     seconds; it queues again when it goes on.
-//   - A file that is damaged gives its lock to nobody: every call about the key returns an error that names the file. Only an empty file is a free lock. After a restart of the machine, when nobody can hold anything, damaged files are removed.
+//   - A file that is damaged gives its lock to nobody: every call about the key returns an error that
+//     names the file. So does a file of more than 4 MiB. Only an empty file is a free lock. After a
+//     restart of the machine, when nobody can hold anything, damaged files are removed.
 //
 // # What it does not
 //
-//   - One machine only. A directory on a network file system is refused. Containers that share a directory must share the kernel, and must not be in different time namespaces; Diagnose tells.
-//   - A process that is stopped (SIGSTOP) within the few microseconds of a call keeps others from that key, beyond its TTL, until it goes on or is killed. Their calls return when their context ends, or after 5 seconds with an error.
+//   - One machine only. A directory on a network or FUSE file system is refused. Containers that
+//     share a directory must share the kernel. A process that has a boot id of its own, as LXC and
+//     systemd-nspawn give to a container, or a time namespace with another clock, is refused.
+//   - A process that is stopped (SIGSTOP) within the few microseconds of a call keeps others from
+//     that key, beyond its TTL, until it goes on or is killed. Their calls return when their context
+//     ends, or after 5 seconds with an error; Acquire after 2 seconds. On Linux Acquire returns
+//     after 0.2 seconds, and the error says which process it is.
 //   - Whoever removes or truncates a file takes the lock from its holder, who learns of it at its next renewal.
 //   - A hold does not end when its process does, but after the TTL: the process may have children who go on.
 //
 // # Files
 //
 // A directory belongs to its user and has the mode 0700, its files 0600. One that another user owns, that others can write to, or that is a symbolic link is refused. With group=on it must have the mode
-// 2770 (install -d -m 2770 -g GROUP DIRECTORY), and its files have 0660. All members of the group are then trusted with all of its locks.
+// 2770 (install -d -m 2770 -g GROUP DIRECTORY) and must not be sticky, and its files have 0660. All members of the group are then trusted with all of its locks:
+// they can remove, forge and withhold them. They cannot reach through another member what is outside the directory.
 //
 // A key's file is named like the key, with %xx for everything but small letters, digits, '-', '_' and '.', and ends in .dlock; of a long key the end is replaced by a hash. It has two records of
 // which one counts, so that a change is a write to the other one, and a byte that says so. Files are written in place, because replacing them by rename makes
 // file systems write to the disk. Nothing but the directory's own file is synced: when the machine crashes all holders are gone.
 //
 // Files stay for a while after the lock was released. They are removed in the background about once a minute, by any process that uses the directory, and whenever one
-// process has made 256. Before a file goes, its fence is noted in the directory's own file, .dlock.
+// process has made 256. Before a file goes, its fence is noted in the directory's own file, .dlock. An empty file beside it names the boot of the machine, .dlock-b- and a hash.
 package file
 
 import (
