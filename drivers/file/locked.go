@@ -73,7 +73,7 @@ func (d *dir) open(name string, create bool) (*locked, error) {
 		flags |= unix.O_CREAT
 	}
 	fd, err := openAt(d.fd, name, flags, d.fileMode())
-	if create && errors.Is(err, unix.ENOENT) {
+	for i := 0; create && errors.Is(err, unix.ENOENT) && i < makeTries; i++ {
 		if err = d.makeShared(name); err == nil {
 			fd, err = openAt(d.fd, name, flags, 0)
 		}
@@ -88,6 +88,9 @@ func (d *dir) open(name string, create bool) (*locked, error) {
 	}
 	return &locked{d: d, name: name, fd: fd}, nil
 }
+
+// makeTries is how often a file is made for a group: whoever sweeps may remove it while it is empty.
+const makeTries = 100
 
 // isNoFile reports whether open answered that there is a link, a directory or a socket.
 func isNoFile(err error) bool {

@@ -96,10 +96,20 @@ func TestFencesRiseWhenAFileWasRemovedAndTheClockSetBack(t *testing.T) {
 
 // Removing a file while others are about to lock it must never leave two of them with a lock each.
 func TestNobodyHoldsALockTwiceBecauseItsFileIsRemoved(t *testing.T) {
-	dir := newDir(t)
+	t.Run("of a user", func(t *testing.T) { removeWhileInUse(t, newDir(t)) })
+	t.Run("of a group", func(t *testing.T) {
+		dir := newDir(t)
+		if err := mkdir(dir, 0o770|os.ModeSetgid); err != nil {
+			t.Fatal(err)
+		}
+		removeWhileInUse(t, dir, filedriver.WithGroup())
+	})
+}
+
+func removeWhileInUse(t *testing.T, dir string, opts ...filedriver.Option) {
 	stop := make(chan struct{})
 	var sweeper, workers sync.WaitGroup
-	s := open(t, dir)
+	s := open(t, dir, opts...)
 	sweeper.Go(func() {
 		for {
 			select {
@@ -114,7 +124,7 @@ func TestNobodyHoldsALockTwiceBecauseItsFileIsRemoved(t *testing.T) {
 	var removed atomic.Int64
 	var fences [3]atomic.Uint64
 	for w := range 4 {
-		b := open(t, dir)
+		b := open(t, dir, opts...)
 		workers.Go(func() {
 			for i, end := 0, time.Now().Add(20*time.Second); removed.Load() < 100 && time.Now().Before(end); i++ {
 				k := (w + i) % 3
