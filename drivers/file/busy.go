@@ -46,7 +46,7 @@ func lockFile(ctx context.Context, done <-chan struct{}, fd int, hasty bool) err
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return keeper.sayAlso(ctx.Err())
+			return keeper.sayAlso(ctx.Err(), time.Since(began))
 		case <-done:
 			return errClosed
 		}
@@ -101,9 +101,10 @@ func (k *keeper) error() error {
 }
 
 // sayAlso adds to why a wait ended what it was for, unless it was short.
-func (k *keeper) sayAlso(why error) error {
-	if k.looks == 0 {
+func (k *keeper) sayAlso(why error, waited time.Duration) error {
+	if waited < keeperEvery {
 		return why
 	}
+	k.look(waited)
 	return fmt.Errorf("%w: %w", why, k.error())
 }

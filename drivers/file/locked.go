@@ -105,8 +105,8 @@ func (d *dir) makeShared(name string) error {
 	}
 	defer func() { _ = d.remove(temp); _ = unix.Close(fd) }()
 	err = renameNew(d.fd, temp, name)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTSUP) {
-		err = unix.Linkat(d.fd, temp, d.fd, name, 0) // it has two names for a moment
+	if err != nil && !errors.Is(err, unix.EEXIST) { // not every file system and sandbox knows it
+		err = unix.Linkat(d.fd, temp, d.fd, name, 0) // the file has two names for a moment
 	}
 	if !errors.Is(err, unix.EEXIST) {
 		return err
