@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -103,9 +104,12 @@ func childStop(dir string, holds bool) {
 			return
 		}
 	}
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
 	filedriver.BeforeWrite(sync.OnceFunc(func() {
 		fmt.Println("about to stop")
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		<-goesOn // another thread may be stopped first
 	}))
 	_, err := b.Acquire(context.Background(), c)
 	fmt.Println("granted", err)
