@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +24,7 @@ import (
 type settings struct {
 	dlock.Config
 	timeout time.Duration // of subcommands that only look
+	warned  bool          // about the file
 }
 
 // newSettings gives every subcommand of root the flags that name the backend. Their values are read by load: as the default of a flag, --help
@@ -74,7 +78,7 @@ func (s *settings) load(cmd *cobra.Command) error {
 
 // readFile takes what is in the YAML file at path.
 func (s *settings) readFile(path string) error {
-	text, err := os.ReadFile(path)
+	text, mode, err := readWithMode(path)
 	if err != nil {
 		var why *os.PathError
 		if errors.As(err, &why) {
@@ -92,7 +96,56 @@ func (s *settings) readFile(path string) error {
 	if doc.Content[0].Kind != yaml.MappingNode {
 		return errors.New("want lines such as driver: redis")
 	}
-	return s.readPairs(doc.Content[0].Content)
+	err = s.readPairs(doc.Content[0].Content)
+	if exposed := exposure(mode); exposed != "" && hasPassword(s.DSN) && !s.warned {
+		s.warned = true
+		complain(fmt.Errorf("warning: config file %s has a password in it and mode %04o: %s; chmod 600 %[1]s", path, mode, exposed))
+	}
+	return err
+}
+
+func readWithMode(path string) (text []byte, mode fs.FileMode, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	text, err = io.ReadAll(f)
+	return text, info.Mode().Perm(), err
+}
+
+// exposure says what a file's mode allows to others than its owner; "" if nothing.
+func exposure(mode fs.FileMode) string {
+	if runtime.GOOS == "windows" { // where the mode says nothing about others
+		return ""
+	}
+	who, may := "every user", mode|mode>>3
+	if mode&0o006 == 0 {
+		who = "its group"
+	}
+	switch may & 0o006 {
+	case 0o004:
+		return who + " can read it"
+	case 0o002:
+		return who + " can change it"
+	case 0o006:
+		return who + " can read or change it"
+	}
+	return ""
+}
+
+// hasPassword reports whether there may be one in dsn.
+func hasPassword(dsn string) bool {
+	scheme, rest, _ := strings.Cut(dsn, "://")
+	d, err := driver.ParseDSN(dsn, scheme)
+	if err != nil {
+		return strings.Contains(rest, "@") || strings.Contains(rest, "password=")
+	}
+	return d.Password != "" || d.Text("sentinel_password", "") != ""
 }
 
 // notYAML keeps the line of a syntax error, and not its text, which may quote what is in the file.

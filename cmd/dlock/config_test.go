@@ -116,3 +116,34 @@ func TestSecretsAreNeverShown(t *testing.T) {
 	}
 	refute("a file that is not YAML", finish(t, command(t, "ls", "--config", configFile(t, "driver: redis\n\tdsn: "+good+"\n"))))
 }
+
+func TestAFileWithAPasswordThatOthersMayUseDrawsOneWarning(t *testing.T) {
+	const secret = "driver: memory\ndsn: memory://app:" + canary + "@\n"
+	for _, c := range []struct {
+		text string
+		mode os.FileMode
+		want string
+	}{
+		{secret, 0o600, ""},
+		{secret, 0o700, ""},
+		{secret, 0o604, "mode 0604: every user can read it; chmod 600 "},
+		{secret, 0o640, "mode 0640: its group can read it; chmod 600 "},
+		{secret, 0o620, "mode 0620: its group can change it; chmod 600 "},
+		{secret, 0o666, "mode 0666: every user can read or change it; chmod 600 "},
+		{"driver: redis\ndsn: redis+sentinel://h/m?sentinel_password=" + canary + "\n", 0o644, "mode 0644: every user can read it"},
+		{"driver: redis\ndsn: redis://app:" + canary + "@a@b\n", 0o644, "mode 0644: every user can read it"},
+		{"driver: memory\ndsn: memory://\n", 0o666, ""},
+		{"driver: memory\n", 0o666, ""},
+	} {
+		file := configFile(t, c.text)
+		if err := os.Chmod(file, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		// It loads the settings twice.
+		got := finish(t, with(command(t, "break", "demo", "--yes", "--config", file), "DLOCK_DRIVER=", "DLOCK_DSN=memory://"))
+		warnings := strings.Count(got.err, "dlock: warning: config file "+file+" has a password in it and ")
+		if !strings.Contains(got.err, c.want) || warnings > 1 || (warnings == 1) != (c.want != "") || strings.Contains(got.err, canary) {
+			t.Errorf("%o: %q, want one warning with %q", c.mode, got.err, c.want)
+		}
+	}
+}
