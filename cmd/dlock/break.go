@@ -38,15 +38,20 @@ func newBreak(s *settings) *cobra.Command {
 		Use:               "break KEY",
 		Short:             "Take a lock from its holder",
 		Long:              breakHelp,
-		Args:              oneKey,
 		ValidArgsFunction: s.completeKeys,
-		RunE:              func(cmd *cobra.Command, args []string) error { return b.run(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			key, err := keyIn(cmd, args)
+			if err != nil {
+				return exit{code: exitUsage, err: err}
+			}
+			return b.run(cmd, key)
+		},
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&b.yes, "yes", "y", false, "do not ask")
 	f.Uint64Var(&b.fence, "fence", 0, "break the holder with this fence only (default: the one that has the lock now)")
 	f.BoolVar(&b.json, "json", false, "print the holder that was broken as a JSON object; wants --yes")
-	return s.limited(cmd)
+	return s.limited(takesKey(cmd))
 }
 
 func (b *breaker) run(cmd *cobra.Command, key string) error {

@@ -165,7 +165,7 @@ func (r findings) print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver %s", r.Driver)
 	if r.DSN != "" {
-		fmt.Fprintf(&b, ", %s", r.DSN)
+		fmt.Fprintf(&b, ", %s", printable(r.DSN))
 	}
 	b.WriteString("\n")
 	for _, f := range r.Findings {

@@ -19,11 +19,14 @@ func newInspect(s *settings) *cobra.Command {
 		Long: `Inspect shows who holds the lock named KEY, since when, its fence, what is left
 of its TTL, and who waits for it. The exit code is 0 if somebody holds it and 1
 if nobody does.`,
-		Args:              oneKey,
 		ValidArgsFunction: s.completeKeys,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			key, err := keyIn(cmd, args)
+			if err != nil {
+				return exit{code: exitUsage, err: err}
+			}
 			return s.with(cmd, func(ctx context.Context, st *store) error {
-				info, err := st.inspect(ctx, args[0])
+				info, err := st.inspect(ctx, key)
 				if err != nil {
 					return err
 				}
@@ -40,7 +43,7 @@ if nobody does.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSONWanted, "json", false, "print a JSON object")
-	return s.limited(cmd)
+	return s.limited(takesKey(cmd))
 }
 
 // describe prints one lock for people.

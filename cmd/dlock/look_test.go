@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/dlock-go/dlock/internal/redistest"
 )
@@ -228,6 +230,59 @@ func TestWhatCouldUpsetATerminalIsQuoted(t *testing.T) {
 	}
 	if got := keysOf(listed(t, env)); !slices.Equal(got, []string{key}) {
 		t.Errorf("as JSON: %q, want the key as it is", got)
+	}
+}
+
+func TestJSONHasNoRawControlsAndEveryKeyCanBeAddressedByIt(t *testing.T) {
+	stores(t, func(t *testing.T, env []string) {
+		for _, key := range []string{"plain", "bell\a del\x7f csi\u009b turn\u202e tag\U000e0001", "broken \xff\x9b utf-8 \xc3", "line\nend"} {
+			p := hold(t, key, env, "--ttl", "3s")
+			got := finish(t, with(command(t, "ls", "--json"), env...))
+			for _, r := range got.out {
+				if r != '\n' && (r < ' ' || r > '~') {
+					t.Errorf("%q: ls --json has %q in it: %q", key, r, got.out)
+				}
+			}
+			var locks []struct {
+				Key     string
+				Encoded string `json:"key_base64"`
+				Fence   uint64
+			}
+			if err := json.Unmarshal([]byte(got.out), &locks); err != nil || len(locks) != 1 {
+				t.Fatalf("%q: ls --json: %+v: %v", key, got, err)
+			}
+			if utf8.ValidString(key) && locks[0].Key != key {
+				t.Errorf("ls --json: %q, want %q", locks[0].Key, key)
+			}
+			if got := finish(t, with(command(t, "inspect", "--base64", locks[0].Encoded), env...)); got.code != 0 {
+				t.Errorf("%q: inspect: %+v, want it held", key, got)
+			}
+			if got := finish(t, with(command(t, "break", "--base64", locks[0].Encoded, "--fence", fmt.Sprint(locks[0].Fence), "--yes"), env...)); got.code != 0 {
+				t.Errorf("%q: break: %+v, want it broken", key, got)
+			}
+			if code := p.end(); code != 76 {
+				t.Errorf("%q: the holder's exit code is %d, want 76", key, code)
+			}
+		}
+		if got := finish(t, with(command(t, "inspect", "--base64", "not base64"), env...)); got.code != 64 || !strings.Contains(got.err, "not in base64") {
+			t.Errorf("inspect of what is no base64: %+v, want 64", got)
+		}
+	})
+}
+
+func TestNoMessageUpsetsATerminal(t *testing.T) {
+	const bad = "a\x1b[2J\u009b\x7f\xff\u202e"
+	for _, args := range [][]string{
+		{"run", "demo", "--driver", bad, "--", "true"}, {"run", "demo", "--", bad}, {bad}, {"ls", "--" + bad}, {"ls", "--config", "/nowhere/" + bad},
+		{"inspect", bad}, {"run", bad, "--driver", "down", "--", "true"}, {"break", bad, "--yes"}, {"doctor", "--dsn", "memory://" + bad},
+	} {
+		got := finish(t, command(t, args...))
+		for _, r := range got.out + got.err {
+			if r != '\n' && r != '\t' && !unicode.IsPrint(r) || r == utf8.RuneError {
+				t.Errorf("%q: %q in %+q", args, r, got.out+got.err)
+				break
+			}
+		}
 	}
 }
 

@@ -70,7 +70,19 @@ func execute(args []string) int {
 
 // complain prints err on stderr, with the name of the command in front once.
 func complain(err error) {
-	fmt.Fprintln(os.Stderr, "dlock: "+strings.TrimPrefix(err.Error(), "dlock: "))
+	fmt.Fprintln(os.Stderr, "dlock: "+harmless(strings.TrimPrefix(err.Error(), "dlock: ")))
+}
+
+// said prints what err has to say, and returns it without that.
+func said(err error) error {
+	var e exit
+	if !errors.As(err, &e) || e.err == nil {
+		return err
+	}
+	why := e.err
+	e.err = nil
+	briefly(func() { complain(why) })
+	return e
 }
 
 // briefly calls f, which writes to stderr, and does not wait long for its end: nobody may read there, or a terminal may be held with Ctrl-S.

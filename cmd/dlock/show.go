@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/dlock-go/dlock/driver"
@@ -21,6 +23,22 @@ func printable(text string) string {
 		return strconv.Quote(text)
 	}
 	return text
+}
+
+// harmless is text without what could upset a terminal. What is quoted is that alone, and not line ends and tabs.
+func harmless(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && text[i] != "\uFFFD"[0]:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case unicode.IsPrint(r) || r == '\n' || r == '\t':
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 // held reports whether somebody has the lock. A foreign holder has no fence, and one whose time is just running out no TTL.
@@ -87,6 +105,7 @@ func writeTable(w io.Writer, infos []driver.Info, now time.Time) error {
 // lockJSON is a lock for scripts.
 type lockJSON struct {
 	Key     string    `json:"key"`
+	Exact   []byte    `json:"key_base64"` // JSON is text, and a key need not be
 	Held    bool      `json:"held"`
 	Owner   string    `json:"owner,omitzero"`
 	Fence   uint64    `json:"fence,omitzero"`
@@ -100,7 +119,7 @@ func asJSON(i driver.Info) lockJSON {
 	if waiters == nil {
 		waiters = []string{} // a script counts them without a check for null
 	}
-	return lockJSON{i.Key, held(i), i.Owner, i.Fence, i.TTL.Seconds(), i.Since, waiters}
+	return lockJSON{i.Key, []byte(i.Key), held(i), i.Owner, i.Fence, i.TTL.Seconds(), i.Since, waiters}
 }
 
 func allJSON(infos []driver.Info) []lockJSON {
@@ -113,10 +132,31 @@ func allJSON(infos []driver.Info) []lockJSON {
 
 // writeJSON prints v as one line or, for people who look too, indented.
 func writeJSON(w io.Writer, v any, indent string) error {
-	e := json.NewEncoder(w)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", indent)
-	return written(e.Encode(v))
+	if err := e.Encode(v); err != nil {
+		return written(err)
+	}
+	_, err := io.WriteString(w, escapeControls(text.String()))
+	return written(err)
+}
+
+// escapeControls escapes what the encoder leaves as it is and a terminal need not: DEL, the controls
+// behind ASCII, and letters that are not seen or turn others around. Those are in strings only.
+func escapeControls(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) || r == '\n' {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
 }
 
 // written is the exit for an error of stdout.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"iter"
@@ -103,12 +104,30 @@ func (s *store) failed(what string, err error) error {
 	return exit{code: exitUnavailable, err: err}
 }
 
-// oneKey is the check of a subcommand's arguments for one key.
-func oneKey(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("%s wants one key, not %d", cmd.Name(), len(args))
+// takesKey has cmd take one key, which may be in base64.
+func takesKey(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		_, err := keyIn(cmd, args)
+		return err
 	}
-	return checkKey(args[0])
+	cmd.Flags().Bool("base64", false, "KEY is in base64, as key_base64 of dlock ls --json, for keys that no text can name")
+	return cmd
+}
+
+// keyIn is the key among the arguments of a subcommand that takes one.
+func keyIn(cmd *cobra.Command, args []string) (string, error) {
+	if len(args) != 1 {
+		return "", fmt.Errorf("%s wants one key, not %d", cmd.Name(), len(args))
+	}
+	key := args[0]
+	if encoded, _ := cmd.Flags().GetBool("base64"); encoded {
+		text, err := base64.StdEncoding.DecodeString(key)
+		if err != nil {
+			return "", errors.New("KEY is not in base64")
+		}
+		key = string(text)
+	}
+	return key, checkKey(key)
 }
 
 // checkKey refuses what no lock can be named.

@@ -143,7 +143,7 @@ func (t *topper) show(ctx context.Context, st *store) error {
 	defer cancel()
 	looks := make(chan look)
 	go t.keepLooking(ctx, st, looks)
-	v := &topView{title: "dlock top  " + st.name + " " + driver.Redact(t.s.DSN), look: first}
+	v := &topView{title: "dlock top  " + st.name + " " + printable(driver.Redact(t.s.DSN)), look: first}
 	t.attend(ctx, st, v, looks)
 	return nil
 }
