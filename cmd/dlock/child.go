@@ -20,10 +20,10 @@ import (
 // start starts the command. As in a shell, a file that is executable and no program is one of the shell's.
 func (r *runner) start(lease *dlock.Lease, fam family) (*exec.Cmd, error) {
 	cmd := r.child(lease, fam, r.command)
-	err := cmd.Start()
+	err := r.nursery.start(cmd)
 	if errors.Is(err, syscall.ENOEXEC) {
 		cmd = r.child(lease, fam, append([]string{"/bin/sh", cmd.Path}, r.command[1:]...))
-		err = cmd.Start()
+		err = r.nursery.start(cmd)
 	}
 	return cmd, err
 }
@@ -55,11 +55,18 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	fam := family{mark: "." + rand.Text(), group: !hasTerminal()}
-	guard, err := startGuard(fam)
+	guard, err := startGuard(&r.nursery, fam)
 	if err != nil {
 		return exit{code: exitCannotRun, err: fmt.Errorf("cannot start what guards the command: %w", err)}
 	}
 	defer guard.stop()
+	rel, stop := fam.relay(&r.nursery)
+	defer stop()
+	select {
+	case s := <-signals: // it was not sent to the command, which is not there yet
+		return r.interrupted(s)
+	default:
+	}
 	cmd, err := r.start(lease, fam)
 	if err != nil {
 		return cannotStart(err)
@@ -67,14 +74,15 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 	fam.pid, fam.child = cmd.Process.Pid, cmd.Process
 	guard.watch(fam.pid)
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	return r.attend(fam, ended, lease, signals)
+	go func() { ended <- r.nursery.wait(cmd) }()
+	return r.attend(fam, ended, lease, signals, rel)
 }
 
 // attend does what has to be done until the command has ended.
-func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, signals <-chan os.Signal) error {
+func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, signals <-chan os.Signal, rel *relay) error {
 	var kill <-chan time.Time
 	lost := lease.Done()
+	rel.pass = fam.pass
 	for {
 		select {
 		case err := <-ended:
@@ -83,26 +91,34 @@ func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, sign
 			}
 			return status(err, !fam.group)
 		case s := <-signals:
-			fam.pass(s)
+			rel.take(syscall.Signal(number(s)))
+		case <-rel.due:
+			rel.flush()
 		case <-lost:
 			fam.stop()
 			lost, kill = nil, time.After(r.killAfter)
 			briefly(func() { complain(fmt.Errorf("stopping the command: %w", lease.Err())) })
 		case <-kill:
 			kill = time.After(0) // still to be killed, if the command itself is already gone
-			fam.kill()
+			fam.kill(killLimit)
 		}
 	}
 }
 
+// killLimit is how long to look for what cannot be killed.
+const killLimit = time.Second
+
 // outlive waits for what a command that has ended left running, and kills it when its time is up.
 func (f family) outlive(kill <-chan time.Time) {
-	for f.alive() {
+	for none := 0; none < calm; {
+		if none++; f.alive() {
+			none = 0
+		}
 		select {
 		case <-kill:
-			f.kill()
+			f.kill(killLimit)
 			return
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // family is the command. What it starts in turn is out of reach here.
@@ -34,16 +37,18 @@ func ignoreSignals() { signal.Ignore(os.Interrupt) }
 
 func dieOfInterrupt() {}
 
+func (f family) relay(*nursery) (r *relay, stop func()) { return &relay{}, func() {} }
+
 // pass does nothing for an interrupt, which a console sends to all of its processes. There are no other signals that could be passed on.
-func (f family) pass(s os.Signal) {
-	if s != os.Interrupt {
-		f.kill()
+func (f family) pass(s syscall.Signal, _ bool) {
+	if s != syscall.SIGINT {
+		f.stop()
 	}
 }
 
-func (f family) stop() { f.kill() }
+func (f family) stop() { f.kill(0) }
 
-func (f family) kill() {
+func (f family) kill(time.Duration) {
 	p := f.child
 	if p == nil && f.pid != 0 {
 		p, _ = os.FindProcess(f.pid)
@@ -57,3 +62,6 @@ func (f family) alive() bool { return false }
 
 // onResize returns a channel on which nothing comes: the next look finds the new size.
 func onResize() chan os.Signal { return make(chan os.Signal) }
+
+// newWitness is for systems on which signals are sent to process groups.
+func newWitness() *cobra.Command { return &cobra.Command{Use: "witness", Hidden: true} }

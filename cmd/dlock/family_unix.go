@@ -4,8 +4,6 @@ package main
 
 import (
 	"os"
-	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 
@@ -18,6 +16,12 @@ type family struct {
 	child *os.Process // the command, to its parent; nil to the guard
 	group bool        // they have a process group of their own, named by pid
 	mark  string      // in the environment of all of them
+}
+
+// procInfo is a line in the system's table of processes.
+type procInfo struct {
+	pid, parent, group int
+	dead               bool // it has ended and was not waited for
 }
 
 // attributes are those that the command is started with.
@@ -33,83 +37,19 @@ func (f family) attributes() *syscall.SysProcAttr {
 // apart are the attributes of a process that no signal from a terminal or to our group is to reach.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// hasTerminal reports whether we have a controlling terminal.
-func hasTerminal() bool {
-	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	_ = tty.Close()
-	return true
-}
-
-// inForeground reports whether the keyboard's signals go to our process group.
-func inForeground() bool {
-	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	defer tty.Close() //nolint:errcheck // nothing was written
-	front, err1 := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	ours, err2 := unix.Getpgid(0)
-	return err1 == nil && err2 == nil && front == ours
-}
-
-// catchSignals returns the signals that are passed on. What we were started to ignore, as by nohup, stays ignored.
-func catchSignals() chan os.Signal {
-	c := make(chan os.Signal, 8)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
-		if !signal.Ignored(s) {
-			signal.Notify(c, s)
-		}
-	}
-	return c
-}
-
-// survivePipes has what we write fail where nobody reads it, instead of ending us: the command would end with us, and not in its own time. The command gets the
-// signal as ever.
-func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
-
-func ignoreSignals() { signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT) }
-
-// dieOfInterrupt ends this process as Ctrl-C would have. A shell that sees an exit code instead goes on with its script.
-func dieOfInterrupt() {
-	signal.Reset(syscall.SIGINT)
-	_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
-	time.Sleep(time.Second)
-}
-
-// pass hands a signal on. What runs under a dlock run of its own has it from that one.
-func (f family) pass(s os.Signal) {
-	n, _ := s.(syscall.Signal)
-	switch n {
-	case syscall.SIGUSR1, syscall.SIGUSR2:
-		_ = syscall.Kill(f.pid, n)
-	case syscall.SIGINT, syscall.SIGQUIT:
-		if f.group || !inForeground() { // otherwise they had it from the terminal, and twice means something else to many programs
-			f.signal(n, false)
-		}
-	default:
-		f.signal(n, false)
-	}
-}
-
 // stop asks all of them to end, as pass does, and wakes those that are stopped.
 func (f family) stop() {
-	f.signal(syscall.SIGTERM, false)
-	f.signal(syscall.SIGCONT, true)
+	f.signal(syscall.SIGTERM, audience{})
+	f.signal(syscall.SIGCONT, audience{nested: true})
 }
 
-// kill ends all of them. Some may have been started while it looked, so it looks until there are none, but not for ever: nobody may be
-// there to bury them, or they may be out of our reach.
-func (f family) kill() {
-	for end := time.Now().Add(time.Second); f.signal(syscall.SIGKILL, true) && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
-	}
+// kill ends all of them. It gives up after limit: some may be out of our reach.
+func (f family) kill(limit time.Duration) {
+	untilNone(limit, func() bool { return f.signal(syscall.SIGKILL, audience{nested: true}) })
 }
 
 // alive reports whether any of them is there.
-func (f family) alive() bool { return f.signal(0, true) }
+func (f family) alive() bool { return f.signal(0, audience{nested: true}) }
 
 // roots is the command itself, unless its id is not known, or it has ended and its id may be another's.
 func (f family) roots() []int {
@@ -135,22 +75,79 @@ func descendants(roots []int, children map[int][]int) []int {
 	return found
 }
 
-// signal sends s to all of them, or leaves out what runs under another dlock run among them. It reports whether there were any.
-func (f family) signal(s syscall.Signal, nested bool) bool {
-	reached := f.group && syscall.Kill(-f.pid, s) == nil
-	strays := slices.DeleteFunc(f.relatives(nested), func(pid int) bool {
-		group, err := unix.Getpgid(pid)
-		return err != nil || f.group && group == f.pid
-	})
-	for _, pid := range strays {
-		reached = syscall.Kill(pid, s) == nil || reached
+// living returns those of pids that have not ended. One that is not in the table is believed to live.
+func living(pids []int, table map[int]procInfo) (found []procInfo) {
+	for _, pid := range pids {
+		p, ok := table[pid]
+		if !ok {
+			p.pid = pid
+			p.group, _ = unix.Getpgid(pid)
+		}
+		if !p.dead {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// audience says which members of a family a signal goes to.
+type audience struct {
+	nested  bool // also to those that run under another dlock run
+	without int  // but not to members of this process group; 0: to those of every one
+}
+
+// signal sends s to members of the family. It reports whether there were any that live.
+func (f family) signal(s syscall.Signal, to audience) bool {
+	wholeGroup := f.group && f.pid != 0 && syscall.Kill(-f.pid, s) == nil
+	reached := false
+	for _, p := range f.relatives(to.nested) {
+		switch {
+		case to.without != 0 && p.group == to.without:
+		case wholeGroup && p.group == f.pid:
+			reached = true
+		default:
+			reached = syscall.Kill(p.pid, s) == nil || reached
+		}
 	}
 	return reached
 }
 
-// onResize returns a channel that tells when the terminal's size has changed.
-func onResize() chan os.Signal {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGWINCH)
-	return c
+// relay passes on what comes to us, when its pass is set. On a terminal the command is going to be in our process group, and so is a witness,
+// until stop is called. If there can be none, the keyboard is all that is known to send to the group.
+func (f family) relay(n *nursery) (r *relay, stop func()) {
+	r = &relay{guess: func(s syscall.Signal) bool { return (s == syscall.SIGINT || s == syscall.SIGQUIT) && inForeground() }}
+	if f.group {
+		return r, func() {}
+	}
+	w, err := startWitness(n)
+	if err != nil {
+		r.ask = func() ([]syscall.Signal, bool) { return nil, false }
+		return r, func() {}
+	}
+	r.ask = w.ask
+	return r, w.stop
+}
+
+// pass hands a signal on. What runs under a dlock run of its own has it from that one. If it was sent
+// to our process group, those of them that are in it have it already.
+func (f family) pass(s syscall.Signal, toGroup bool) {
+	var to audience
+	if toGroup {
+		to.without = unix.Getpgrp()
+		// It may have been sent before the command was there. One that does not catch it and lives
+		// has not had it, and cannot get it twice.
+		if !catches(f.pid, s) {
+			_ = f.child.Signal(s)
+		}
+	}
+	switch {
+	case s == syscall.SIGUSR1 || s == syscall.SIGUSR2:
+		if group, err := unix.Getpgid(f.pid); err == nil && group != to.without {
+			_ = f.child.Signal(s)
+		}
+	case toGroup && (s == syscall.SIGINT || s == syscall.SIGQUIT) && inForeground():
+		// From the keyboard. It does not reach what has left the group without dlock either.
+	default:
+		f.signal(s, to)
+	}
 }

@@ -4,63 +4,35 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"runtime"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 )
 
 // guard is a process that ends a family if we are killed, which nothing that we do ourselves can see to: it notices because its stdin ends. It
 // is started before the command, so that there is no moment without it.
-type guard struct {
-	cmd  *exec.Cmd
-	pipe *os.File // its stdin
-}
+type guard struct{ *helper }
 
 // startGuard starts the guard of a family whose command is still to be started.
-func startGuard(f family) (*guard, error) {
-	exe := "/proc/self/exe" // also when an upgrade has replaced the file
-	if runtime.GOOS != "linux" {
-		path, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		exe = path
-	}
-	stdin, pipe, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer stdin.Close() //nolint:errcheck // a copy of the guard's
-	cmd := exec.Command(exe, "guard", strconv.FormatBool(f.group), f.mark)
-	cmd.Args[0] = "dlock"
-	// Stdout and stderr are not ours to keep open: somebody may wait for their end.
-	cmd.Stdin, cmd.Dir, cmd.SysProcAttr = stdin, string(os.PathSeparator), apart()
-	if err := cmd.Start(); err != nil {
-		_ = pipe.Close()
-		return nil, err
-	}
-	return &guard{cmd, pipe}, nil
+func startGuard(n *nursery, f family) (guard, error) {
+	h, err := startHelper(n, apart(), nil, "guard", strconv.FormatBool(f.group), f.mark, strconv.Itoa(os.Getpid()))
+	return guard{h}, err
 }
 
 // watch tells the guard who the command is.
-func (g *guard) watch(pid int) { _, _ = fmt.Fprint(g.pipe, pid) }
+func (g guard) watch(pid int) { _, _ = fmt.Fprint(g.pipe, pid) }
 
-// stop ends the guard, and waits: an orphan would stay a zombie where process 1 buries nobody, as in many containers.
-func (g *guard) stop() {
-	_ = g.cmd.Process.Kill()
-	_ = g.cmd.Wait()
-	_ = g.pipe.Close()
-}
+// guardLimit is how long the guard looks for what it cannot end. Nobody waits for it.
+const guardLimit = 30 * time.Second
 
 // newGuard is the other process.
 func newGuard() *cobra.Command {
 	return &cobra.Command{
-		Use:    "guard GROUP MARK",
+		Use:    "guard GROUP MARK PARENT",
 		Short:  "End what a killed dlock run left behind",
 		Hidden: true,
-		Args:   cobra.ExactArgs(2),
+		Args:   cobra.ExactArgs(3),
 		RunE: func(_ *cobra.Command, args []string) error {
 			ignoreSignals()
 			said, _ := io.ReadAll(os.Stdin)
@@ -68,8 +40,31 @@ func newGuard() *cobra.Command {
 			if pid, err := strconv.Atoi(string(said)); err == nil {
 				f.pid, f.group = pid, args[0] == "true"
 			}
-			f.kill()
+			// A pipe ends a little before its process does, and until then the command may be about to start.
+			waitForOrphanhood(args[2])
+			f.kill(guardLimit)
 			return nil
 		},
+	}
+}
+
+// waitForOrphanhood waits until the parent is gone, and the kernel has told its other children.
+func waitForOrphanhood(parent string) {
+	for end := time.Now().Add(time.Second); strconv.Itoa(os.Getppid()) == parent && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// calm is how many looks in a row have to find nobody. One look may miss a process: while it executes
+// another program its environment cannot be read, and one that was started during the look is not in it.
+const calm = 10
+
+// untilNone looks until nobody was found for a while, or the limit has passed.
+func untilNone(limit time.Duration, found func() bool) {
+	end := time.Now().Add(limit)
+	for none := 0; none < calm && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if none++; found() {
+			none = 0
+		}
 	}
 }

@@ -107,7 +107,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	s := newSettings(root)
-	root.AddCommand(newRun(s), newList(s), newInspect(s), newTop(s), newBreak(s), newDoctor(s), newDrivers(), newVersion(), newMan(), newGuard())
+	root.AddCommand(newRun(s), newList(s), newInspect(s), newTop(s), newBreak(s), newDoctor(s), newDrivers(), newVersion(), newMan())
+	root.AddCommand(newGuard(), newWitness())
 	return root
 }
 

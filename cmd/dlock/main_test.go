@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) == "" {
 		goleak.VerifyTestMain(m)
 	}
+	if len(os.Args) > 1 && os.Args[1] == countArg {
+		countSignals()
+	}
 	for name, wrap := range testDrivers {
 		driver.Register(name, wrap)
 	}

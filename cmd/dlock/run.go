@@ -19,12 +19,13 @@ releases it when the command has ended.
 
 The command inherits stdin, stdout and stderr, and finds the key in DLOCK_KEY
 and the fence, a number that rises with every grant of the lock, in DLOCK_FENCE
-(unset if the driver has no fences). DLOCK_RUN marks it and what it starts.
+(unset if the driver has no fences). DLOCK_RUN marks it and what it starts. The
+rest of the environment is dlock's own, DLOCK_DSN with its password too.
 
 SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command and everything
-it started, SIGUSR1 and SIGUSR2 to the command alone. On a terminal the command
-stays in dlock's process group, so that Ctrl-C, Ctrl-Z and reading work as if
-dlock were not there. A job that is stopped does not renew its lock.
+it started, SIGUSR1 and SIGUSR2 to the command alone, each once. On a terminal
+the command stays in dlock's process group, so that Ctrl-C, Ctrl-Z and reading
+work as if dlock were not there. A job that is stopped does not renew its lock.
 
 If the lock is lost the command and everything it started get SIGTERM, and
 SIGKILL after --kill-after. If dlock itself is killed they get SIGKILL.
@@ -47,6 +48,7 @@ it, or one of these:
 type runner struct {
 	s         *settings
 	st        *store
+	nursery   nursery
 	key       string
 	command   []string
 	ttl       time.Duration // 0: the default
@@ -116,6 +118,7 @@ func (r *runner) run(cmd *cobra.Command) error {
 	signals := catchSignals()
 	defer signal.Stop(signals)
 	survivePipes()
+	defer r.nursery.buryOrphans()()
 	locker, err := r.open(cmd)
 	if err != nil {
 		return err
@@ -123,7 +126,7 @@ func (r *runner) run(cmd *cobra.Command) error {
 	defer locker.Close() //nolint:errcheck // whatever was held has been unlocked, and that was reported
 	lease, err := r.acquire(locker, signals)
 	if err != nil {
-		return err
+		return said(err) // closing may take its time
 	}
 	ran := r.supervise(lease, signals)
 	return r.release(lease, ran)
@@ -164,7 +167,7 @@ func (r *runner) acquire(locker dlock.Locker, signals <-chan os.Signal) (*dlock.
 		defer close(watched)
 		select {
 		case s := <-signals:
-			cancel(exit{exitSignal + number(s), fmt.Errorf("%v while waiting for %q", s, r.key), s == os.Interrupt && hasTerminal()})
+			cancel(r.interrupted(s))
 		case <-got:
 		}
 	}()
@@ -186,6 +189,11 @@ func (r *runner) acquire(locker dlock.Locker, signals <-chan os.Signal) (*dlock.
 	return lease, nil
 }
 
+// interrupted is the exit for a signal that came before the command was started.
+func (r *runner) interrupted(s os.Signal) exit {
+	return exit{exitSignal + number(s), fmt.Errorf("%v while waiting for %q", s, r.key), s == os.Interrupt && hasTerminal()}
+}
+
 // firstLimit is how long the first attempt may take.
 const firstLimit = 5 * time.Second
 
@@ -205,9 +213,13 @@ func (r *runner) ask(ctx context.Context, locker dlock.Locker) (*dlock.Lease, er
 }
 
 func (r *runner) try(ctx context.Context, locker dlock.Locker) (*dlock.Lease, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, firstLimit)
+	first, cancel := context.WithTimeout(ctx, firstLimit)
 	defer cancel()
-	return dlock.TryAcquire(ctx, locker, r.key)
+	lease, ok, err := dlock.TryAcquire(first, locker, r.key)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("the store has not answered within %v: %w", firstLimit, err)
+	}
+	return lease, ok, err
 }
 
 // notAcquired says who has the lock.

@@ -127,6 +127,9 @@ func TestAStoreThatDoesNotAnswerIsReportedWhenTheWaitIsOver(t *testing.T) {
 		began := time.Now()
 		args := strings.Fields("run demo --driver mute " + flags + " -- echo ran")
 		got := finish(t, command(t, args...))
+		if flags == "--no-wait" && !strings.Contains(got.err, "the store has not answered within 5s") {
+			t.Errorf("%s: %q, want it to say that there was no answer", flags, got.err)
+		}
 		if took := time.Since(began); got.code != 69 || got.out != "" || took > 10*time.Second || flags == "--wait 1s" && took > 4*time.Second {
 			t.Errorf("%s: %+v after %v, want code 69 when the time is up", flags, got, took)
 		}
