@@ -17,7 +17,8 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// start starts the command. As in a shell, a file that is executable and no program is one of the shell's.
+// start starts the command. As in a shell, a file that is executable and no program is one of the
+// shell's.
 func (r *runner) start(lease *dlock.Lease, fam family) (*exec.Cmd, error) {
 	cmd := r.child(lease, fam, r.command)
 	err := r.nursery.start(cmd)
@@ -46,7 +47,8 @@ func (r *runner) child(lease *dlock.Lease, fam family, line []string) *exec.Cmd 
 	return cmd
 }
 
-// supervise runs the command to its end, passing signals on and stopping it when the lease is lost. The error is nil if it exited with 0.
+// supervise runs the command to its end, passing signals on and stopping it when the lease is lost.
+// The error is nil if it exited with 0.
 func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 	if err := lease.Err(); err != nil {
 		return exit{code: exitLost, err: err}
@@ -79,7 +81,9 @@ func (r *runner) supervise(lease *dlock.Lease, signals <-chan os.Signal) error {
 }
 
 // attend does what has to be done until the command has ended.
-func (r *runner) attend(fam family, ended <-chan error, lease *dlock.Lease, signals <-chan os.Signal, rel *relay) error {
+func (r *runner) attend(
+	fam family, ended <-chan error, lease *dlock.Lease, signals <-chan os.Signal, rel *relay,
+) error {
 	var kill <-chan time.Time
 	lost := lease.Done()
 	rel.pass = fam.pass

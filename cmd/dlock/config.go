@@ -20,15 +20,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// settings say where the locks are, and how to lock. They come from flags, the environment and a file, in that order.
+// settings say where the locks are, and how to lock. They come from flags, the environment and a
+// file, in that order.
 type settings struct {
 	dlock.Config
 	timeout time.Duration // of subcommands that only look
 	warned  bool          // about the file
 }
 
-// newSettings gives every subcommand of root the flags that name the backend. Their values are read by load: as the default of a flag, --help
-// would show what is in the environment.
+// newSettings gives every subcommand of root the flags that name the backend. Their values are read
+// by load: as the default of a flag, --help would show what is in the environment.
 func newSettings(root *cobra.Command) *settings {
 	f := root.PersistentFlags()
 	f.String("config", "", "YAML `file` with settings; env DLOCK_CONFIG")
@@ -47,7 +48,8 @@ func (s *settings) limited(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// load fills s for cmd. Its errors name the setting and show no value, which could be a secret in the wrong place.
+// load fills s for cmd. Its errors name the setting and show no value, which could be a secret in
+// the wrong place.
 func (s *settings) load(cmd *cobra.Command) error {
 	s.Config = dlock.Config{Driver: defaultDriver}
 	flags := cmd.Flags()
@@ -99,7 +101,8 @@ func (s *settings) readFile(path string) error {
 	err = s.readPairs(doc.Content[0].Content)
 	if exposed := exposure(mode); exposed != "" && hasPassword(s.DSN) && !s.warned {
 		s.warned = true
-		complain(fmt.Errorf("warning: config file %s has a password in it and mode %04o: %s; chmod 600 %[1]s", path, mode, exposed))
+		complain(fmt.Errorf("warning: config file %s has a password in it and mode %04o: %s; chmod 600 %[1]s",
+			path, mode, exposed))
 	}
 	return err
 }

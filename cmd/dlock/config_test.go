@@ -130,7 +130,10 @@ func TestAFileWithAPasswordThatOthersMayUseDrawsOneWarning(t *testing.T) {
 		{secret, 0o640, "mode 0640: its group can read it; chmod 600 "},
 		{secret, 0o620, "mode 0620: its group can change it; chmod 600 "},
 		{secret, 0o666, "mode 0666: every user can read or change it; chmod 600 "},
-		{"driver: redis\ndsn: redis+sentinel://h/m?sentinel_password=" + canary + "\n", 0o644, "mode 0644: every user can read it"},
+		{
+			"driver: redis\ndsn: redis+sentinel://h/m?sentinel_password=" + canary + "\n", 0o644,
+			"mode 0644: every user can read it",
+		},
 		{"driver: redis\ndsn: redis://app:" + canary + "@a@b\n", 0o644, "mode 0644: every user can read it"},
 		{"driver: memory\ndsn: memory://\n", 0o666, ""},
 		{"driver: memory\n", 0o666, ""},
@@ -140,9 +143,11 @@ func TestAFileWithAPasswordThatOthersMayUseDrawsOneWarning(t *testing.T) {
 			t.Fatal(err)
 		}
 		// It loads the settings twice.
-		got := finish(t, with(command(t, "break", "demo", "--yes", "--config", file), "DLOCK_DRIVER=", "DLOCK_DSN=memory://"))
+		cmd := command(t, "break", "demo", "--yes", "--config", file)
+		got := finish(t, with(cmd, "DLOCK_DRIVER=", "DLOCK_DSN=memory://"))
 		warnings := strings.Count(got.err, "dlock: warning: config file "+file+" has a password in it and ")
-		if !strings.Contains(got.err, c.want) || warnings > 1 || (warnings == 1) != (c.want != "") || strings.Contains(got.err, canary) {
+		if !strings.Contains(got.err, c.want) || warnings > 1 || (warnings == 1) != (c.want != "") ||
+			strings.Contains(got.err, canary) {
 			t.Errorf("%o: %q, want one warning with %q", c.mode, got.err, c.want)
 		}
 	}

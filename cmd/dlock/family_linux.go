@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// endWithParent has the kernel kill the command when we are killed. What it has started in turn is left to the guard.
+// endWithParent has the kernel kill the command when we are killed. What it has started in turn is
+// left to the guard.
 func endWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
 // relatives finds the family by the process group and by the mark, wherever its members went: into

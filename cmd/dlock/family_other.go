@@ -39,7 +39,8 @@ func dieOfInterrupt() {}
 
 func (f family) relay(*nursery) (r *relay, stop func()) { return &relay{}, func() {} }
 
-// pass does nothing for an interrupt, which a console sends to all of its processes. There are no other signals that could be passed on.
+// pass does nothing for an interrupt, which a console sends to all of its processes. There are no
+// other signals that could be passed on.
 func (f family) pass(s syscall.Signal, _ bool) {
 	if s != syscall.SIGINT {
 		f.stop()

@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// endWithParent does nothing: only Linux kills a command when its parent is killed. The guard does it here.
+// endWithParent does nothing: only Linux kills a command when its parent is killed. The guard does
+// it here.
 func endWithParent(*syscall.SysProcAttr) {}
 
 // relatives finds the family by the process group and by asking ps who is whose child. One whose

@@ -26,8 +26,9 @@ type procInfo struct {
 
 // attributes are those that the command is started with.
 //
-// Without a terminal it gets a process group, so that all of it can be reached. On a terminal it stays in ours: a group of its own would have to
-// be put into the foreground, where it keeps Ctrl-C from the script that dlock is part of and the keyboard from a pager that it writes to.
+// Without a terminal it gets a process group, so that all of it can be reached. On a terminal it
+// stays in ours: a group of its own would have to be put into the foreground, where it keeps Ctrl-C
+// from the script that dlock is part of and the keyboard from a pager that it writes to.
 func (f family) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: f.group}
 	endWithParent(a)
@@ -51,7 +52,8 @@ func (f family) kill(limit time.Duration) {
 // alive reports whether any of them is there.
 func (f family) alive() bool { return f.signal(0, audience{nested: true}) }
 
-// roots is the command itself, unless its id is not known, or it has ended and its id may be another's.
+// roots is the command itself, unless its id is not known, or it has ended and its id may be
+// another's.
 func (f family) roots() []int {
 	if f.pid == 0 || f.child != nil && f.child.Signal(syscall.Signal(0)) != nil {
 		return nil
@@ -75,7 +77,8 @@ func descendants(roots []int, children map[int][]int) []int {
 	return found
 }
 
-// living returns those of pids that have not ended. One that is not in the table is believed to live.
+// living returns those of pids that have not ended. One that is not in the table is believed to
+// live.
 func living(pids []int, table map[int]procInfo) (found []procInfo) {
 	for _, pid := range pids {
 		p, ok := table[pid]
@@ -112,10 +115,13 @@ func (f family) signal(s syscall.Signal, to audience) bool {
 	return reached
 }
 
-// relay passes on what comes to us, when its pass is set. On a terminal the command is going to be in our process group, and so is a witness,
-// until stop is called. If there can be none, the keyboard is all that is known to send to the group.
+// relay passes on what comes to us, when its pass is set. On a terminal the command is going to be
+// in our process group, and so is a witness, until stop is called. If there can be none, the
+// keyboard is all that is known to send to the group.
 func (f family) relay(n *nursery) (r *relay, stop func()) {
-	r = &relay{guess: func(s syscall.Signal) bool { return (s == syscall.SIGINT || s == syscall.SIGQUIT) && inForeground() }}
+	r = &relay{guess: func(s syscall.Signal) bool {
+		return (s == syscall.SIGINT || s == syscall.SIGQUIT) && inForeground()
+	}}
 	if f.group {
 		return r, func() {}
 	}
@@ -128,8 +134,8 @@ func (f family) relay(n *nursery) (r *relay, stop func()) {
 	return r, w.stop
 }
 
-// pass hands a signal on. What runs under a dlock run of its own has it from that one. If it was sent
-// to our process group, those of them that are in it have it already.
+// pass hands a signal on. What runs under a dlock run of its own has it from that one. If it was
+// sent to our process group, those of them that are in it have it already.
 func (f family) pass(s syscall.Signal, toGroup bool) {
 	var to audience
 	if toGroup {

@@ -10,8 +10,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// guard is a process that ends a family if we are killed, which nothing that we do ourselves can see to: it notices because its stdin ends. It
-// is started before the command, so that there is no moment without it.
+// guard is a process that ends a family if we are killed, which nothing that we do ourselves can
+// see to: it notices because its stdin ends. It is started before the command, so that there is no
+// moment without it.
 type guard struct{ *helper }
 
 // startGuard starts the guard of a family whose command is still to be started.
@@ -40,7 +41,8 @@ func newGuard() *cobra.Command {
 			if pid, err := strconv.Atoi(string(said)); err == nil {
 				f.pid, f.group = pid, args[0] == "true"
 			}
-			// A pipe ends a little before its process does, and until then the command may be about to start.
+			// A pipe ends a little before its process does, and until then the command may be about
+			// to start.
 			waitForOrphanhood(args[2])
 			f.kill(guardLimit)
 			return nil
@@ -55,8 +57,9 @@ func waitForOrphanhood(parent string) {
 	}
 }
 
-// calm is how many looks in a row have to find nobody. One look may miss a process: while it executes
-// another program its environment cannot be read, and one that was started during the look is not in it.
+// calm is how many looks in a row have to find nobody. One look may miss a process: while it
+// executes another program its environment cannot be read, and one that was started during the look
+// is not in it.
 const calm = 10
 
 // untilNone looks until nobody was found for a while, or the limit has passed.

@@ -14,7 +14,8 @@ type helper struct {
 	ended chan struct{}
 }
 
-// startHelper starts a hidden subcommand. Of our stdout and stderr it has nothing: somebody may wait for their end.
+// startHelper starts a hidden subcommand. Of our stdout and stderr it has nothing: somebody may
+// wait for their end.
 func startHelper(n *nursery, attr *syscall.SysProcAttr, stdout *os.File, args ...string) (*helper, error) {
 	exe := "/proc/self/exe" // also when an upgrade has replaced the file
 	if runtime.GOOS != "linux" {
@@ -35,7 +36,8 @@ func startHelper(n *nursery, attr *syscall.SysProcAttr, stdout *os.File, args ..
 	if stdout != nil {
 		cmd.Stdout = stdout
 	}
-	// To the runs that we are in it is no part of the command: they must not pass their signals on to it.
+	// To the runs that we are in it is no part of the command: they must not pass their signals on
+	// to it.
 	cmd.Env = append(os.Environ(), "DLOCK_RUN="+os.Getenv("DLOCK_RUN")+".helper")
 	if err := n.start(cmd); err != nil {
 		_ = pipe.Close()
@@ -49,7 +51,8 @@ func startHelper(n *nursery, attr *syscall.SysProcAttr, stdout *os.File, args ..
 	return h, nil
 }
 
-// stop ends the helper, and waits: an orphan would stay a zombie where process 1 buries nobody, as in many containers.
+// stop ends the helper, and waits: an orphan would stay a zombie where process 1 buries nobody, as
+// in many containers.
 func (h *helper) stop() {
 	_ = h.cmd.Process.Kill()
 	<-h.ended

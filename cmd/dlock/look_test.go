@@ -235,7 +235,9 @@ func TestWhatCouldUpsetATerminalIsQuoted(t *testing.T) {
 
 func TestJSONHasNoRawControlsAndEveryKeyCanBeAddressedByIt(t *testing.T) {
 	stores(t, func(t *testing.T, env []string) {
-		for _, key := range []string{"plain", "bell\a del\x7f csi\u009b turn\u202e tag\U000e0001", "broken \xff\x9b utf-8 \xc3", "line\nend"} {
+		for _, key := range []string{
+			"plain", "bell\a del\x7f csi\u009b turn\u202e tag\U000e0001", "broken \xff\x9b utf-8 \xc3", "line\nend",
+		} {
 			p := hold(t, key, env, "--ttl", "3s")
 			got := finish(t, with(command(t, "ls", "--json"), env...))
 			for _, r := range got.out {
@@ -257,14 +259,16 @@ func TestJSONHasNoRawControlsAndEveryKeyCanBeAddressedByIt(t *testing.T) {
 			if got := finish(t, with(command(t, "inspect", "--base64", locks[0].Encoded), env...)); got.code != 0 {
 				t.Errorf("%q: inspect: %+v, want it held", key, got)
 			}
-			if got := finish(t, with(command(t, "break", "--base64", locks[0].Encoded, "--fence", fmt.Sprint(locks[0].Fence), "--yes"), env...)); got.code != 0 {
+			cmd := command(t, "break", "--base64", locks[0].Encoded, "--fence", fmt.Sprint(locks[0].Fence), "--yes")
+			if got := finish(t, with(cmd, env...)); got.code != 0 {
 				t.Errorf("%q: break: %+v, want it broken", key, got)
 			}
 			if code := p.end(); code != 76 {
 				t.Errorf("%q: the holder's exit code is %d, want 76", key, code)
 			}
 		}
-		if got := finish(t, with(command(t, "inspect", "--base64", "not base64"), env...)); got.code != 64 || !strings.Contains(got.err, "not in base64") {
+		got := finish(t, with(command(t, "inspect", "--base64", "not base64"), env...))
+		if got.code != 64 || !strings.Contains(got.err, "not in base64") {
 			t.Errorf("inspect of what is no base64: %+v, want 64", got)
 		}
 	})
@@ -273,8 +277,9 @@ func TestJSONHasNoRawControlsAndEveryKeyCanBeAddressedByIt(t *testing.T) {
 func TestNoMessageUpsetsATerminal(t *testing.T) {
 	const bad = "a\x1b[2J\u009b\x7f\xff\u202e"
 	for _, args := range [][]string{
-		{"run", "demo", "--driver", bad, "--", "true"}, {"run", "demo", "--", bad}, {bad}, {"ls", "--" + bad}, {"ls", "--config", "/nowhere/" + bad},
-		{"inspect", bad}, {"run", bad, "--driver", "down", "--", "true"}, {"break", bad, "--yes"}, {"doctor", "--dsn", "memory://" + bad},
+		{"run", "demo", "--driver", bad, "--", "true"}, {"run", "demo", "--", bad}, {bad}, {"ls", "--" + bad},
+		{"ls", "--config", "/nowhere/" + bad}, {"inspect", bad}, {"run", bad, "--driver", "down", "--", "true"},
+		{"break", bad, "--yes"}, {"doctor", "--dsn", "memory://" + bad},
 	} {
 		got := finish(t, command(t, args...))
 		for _, r := range got.out + got.err {

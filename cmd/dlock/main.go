@@ -7,7 +7,8 @@
 //	dlock top
 //	dlock doctor
 //
-// Run "dlock --help" for all of it and "dlock run --help" for what run promises. docs/command.md has recipes.
+// Run "dlock --help" for all of it and "dlock run --help" for what run promises. docs/command.md
+// has recipes.
 package main
 
 import (
@@ -85,7 +86,8 @@ func said(err error) error {
 	return e
 }
 
-// briefly calls f, which writes to stderr, and does not wait long for its end: nobody may read there, or a terminal may be held with Ctrl-S.
+// briefly calls f, which writes to stderr, and does not wait long for its end: nobody may read
+// there, or a terminal may be held with Ctrl-S.
 func briefly(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -107,8 +109,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	s := newSettings(root)
-	root.AddCommand(newRun(s), newList(s), newInspect(s), newTop(s), newBreak(s), newDoctor(s), newDrivers(), newVersion(), newMan())
-	root.AddCommand(newGuard(), newWitness())
+	root.AddCommand(newRun(s), newList(s), newInspect(s), newTop(s), newBreak(s), newDoctor(s))
+	root.AddCommand(newDrivers(), newVersion(), newMan(), newGuard(), newWitness())
 	return root
 }
 

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// nursery knows the children that we have started, and so which ones we have been given: as process 1 of a container, or as
-// a subreaper, we get every orphan, and have to wait for it when it ends.
+// nursery knows the children that we have started, and so which ones we have been given: as process
+// 1 of a container, or as a subreaper, we get every orphan, and have to wait for it when it ends.
 type nursery struct {
 	mu  sync.Mutex
 	own map[int]bool

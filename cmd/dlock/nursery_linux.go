@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// buryOrphans waits for the ends of children that others started, until the function that it returns is called.
+// buryOrphans waits for the ends of children that others started, until the function that it
+// returns is called.
 func (n *nursery) buryOrphans() (stop func()) {
 	if !getsOrphans() {
 		return func() {}

@@ -17,7 +17,8 @@ import (
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
-// asSubreaper in the environment makes a test binary that is dlock get the orphans among its descendants.
+// asSubreaper in the environment makes a test binary that is dlock get the orphans among its
+// descendants.
 const asSubreaper = "TEST_AS_SUBREAPER"
 
 func init() {
@@ -44,7 +45,8 @@ var gettingOrphans = map[string]func(*testing.T, *exec.Cmd){
 
 func TestItBuriesTheOrphansThatItGets(t *testing.T) {
 	// The orphan says who it is; the exit code is to be that of the command.
-	script := `o=$(sh -c 'sleep 0.05 >/dev/null & echo $!'); i=0; while [ -d /proc/$o ] && [ $i -lt 100 ]; do sleep 0.05; i=$((i+1)); done; ` +
+	script := `o=$(sh -c 'sleep 0.05 >/dev/null & echo $!'); i=0; ` +
+		`while [ -d /proc/$o ] && [ $i -lt 100 ]; do sleep 0.05; i=$((i+1)); done; ` +
 		`[ -d /proc/$o ] && echo "a zombie" || echo buried; exit 7`
 	for name, become := range gettingOrphans {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +63,8 @@ func TestBuryingTakesNoExitCodeFromTheCommand(t *testing.T) {
 	for name, become := range gettingOrphans {
 		t.Run(name, func(t *testing.T) {
 			for code := 1; code <= 5; code++ {
-				cmd := command(t, "run", "demo", "--", "sh", "-c", fmt.Sprintf("for i in 1 2 3 4 5 6 7 8; do (sleep 0.00$i &); done; sleep 0.00%d; exit %d", code, code))
+				script := fmt.Sprintf("for i in 1 2 3 4 5 6 7 8; do (sleep 0.00$i &); done; sleep 0.00%d; exit %[1]d", code)
+				cmd := command(t, "run", "demo", "--", "sh", "-c", script)
 				become(t, cmd)
 				if got, want := finish(t, cmd), (result{code: code}); got != want {
 					t.Errorf("%+v, want %+v", got, want)
@@ -105,7 +108,8 @@ func TestProcessesOfAnotherNamespaceAreLeftAlone(t *testing.T) {
 	if out, err := exec.Command(unshare[0], append(unshare[1:], "true")...).CombinedOutput(); err != nil {
 		t.Skipf("no namespace for processes can be made here: %v: %s", err, out)
 	}
-	// The ids in /proc are those of the outer namespace. There a process must not be taken for one of the same id in the inner one.
+	// The ids in /proc are those of the outer namespace. There a process must not be taken for one
+	// of the same id in the inner one.
 	cmd := losing(t, "300ms", `trap "" TERM; echo ready; `+lose+"exec sleep 60")
 	cmd.Args = append(unshare, append([]string{cmd.Path}, cmd.Args[1:]...)...)
 	cmd.Path, cmd.Err = exec.LookPath(unshare[0])
@@ -158,7 +162,8 @@ func TestAKillRightAfterTheStartLeavesNobody(t *testing.T) {
 	eventually(t, "all that the commands started has ended", func() bool {
 		left := 0
 		for _, p := range processes() {
-			if env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid)); !p.dead && bytes.Contains(env, []byte(token)) {
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+			if !p.dead && bytes.Contains(env, []byte(token)) {
 				left++
 			}
 		}

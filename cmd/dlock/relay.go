@@ -15,12 +15,14 @@ const (
 	twin = 50 * time.Millisecond
 )
 
-// relay passes on what comes to us, so that the command gets it once, whoever it was sent to: us alone,
-// or our whole process group, which the command is in on a terminal.
+// relay passes on what comes to us, so that the command gets it once, whoever it was sent to: us
+// alone, or our whole process group, which the command is in on a terminal.
 type relay struct {
-	// pass hands a signal to the command and what it started; to those in our group only if it was not sent to the group.
+	// pass hands a signal to the command and what it started; to those in our group only if it was
+	// not sent to the group.
 	pass func(s syscall.Signal, toGroup bool)
-	// ask returns what the group was sent since it was asked last, and whether that is known; nil: the command is not in our group.
+	// ask returns what the group was sent since it was asked last, and whether that is known; nil:
+	// the command is not in our group.
 	ask func() ([]syscall.Signal, bool)
 	// guess says whether the group was sent s, where that is not known.
 	guess func(s syscall.Signal) bool
@@ -68,7 +70,8 @@ func (r *relay) flush() {
 	r.arm()
 }
 
-// deal passes s on. The other half of what was sent to us and to the group may still come, or have come meanwhile.
+// deal passes s on. The other half of what was sent to us and to the group may still come, or have
+// come meanwhile.
 func (r *relay) deal(s syscall.Signal, toGroup bool) {
 	r.pass(s, toGroup)
 	if toGroup || r.ask == nil {

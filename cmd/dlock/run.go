@@ -191,7 +191,8 @@ func (r *runner) acquire(locker dlock.Locker, signals <-chan os.Signal) (*dlock.
 
 // interrupted is the exit for a signal that came before the command was started.
 func (r *runner) interrupted(s os.Signal) exit {
-	return exit{exitSignal + number(s), fmt.Errorf("%v while waiting for %q", s, r.key), s == os.Interrupt && hasTerminal()}
+	why := fmt.Errorf("%v while waiting for %q", s, r.key)
+	return exit{exitSignal + number(s), why, s == os.Interrupt && hasTerminal()}
 }
 
 // firstLimit is how long the first attempt may take.

@@ -17,7 +17,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// printable is text as it can be put on a terminal: whatever could move the cursor or ring the bell is quoted.
+// printable is text as it can be put on a terminal: whatever could move the cursor or ring the bell
+// is quoted.
 func printable(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(text)
@@ -25,7 +26,8 @@ func printable(text string) string {
 	return text
 }
 
-// harmless is text without what could upset a terminal. What is quoted is that alone, and not line ends and tabs.
+// harmless is text without what could upset a terminal. What is quoted is that alone, and not line
+// ends and tabs.
 func harmless(text string) string {
 	var b strings.Builder
 	for i, r := range text {
@@ -41,7 +43,8 @@ func harmless(text string) string {
 	return b.String()
 }
 
-// held reports whether somebody has the lock. A foreign holder has no fence, and one whose time is just running out no TTL.
+// held reports whether somebody has the lock. A foreign holder has no fence, and one whose time is
+// just running out no TTL.
 func held(i driver.Info) bool { return i.Fence != 0 || i.TTL > 0 || i.Owner != "" }
 
 // owner names the holder.
@@ -143,8 +146,9 @@ func writeJSON(w io.Writer, v any, indent string) error {
 	return written(err)
 }
 
-// escapeControls escapes what the encoder leaves as it is and a terminal need not: DEL, the controls
-// behind ASCII, and letters that are not seen or turn others around. Those are in strings only.
+// escapeControls escapes what the encoder leaves as it is and a terminal need not: DEL, the
+// controls behind ASCII, and letters that are not seen or turn others around. Those are in strings
+// only.
 func escapeControls(text string) string {
 	var b strings.Builder
 	for _, r := range text {

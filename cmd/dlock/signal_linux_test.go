@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sender sends a signal to a dlock run, or has it sent, and says how often the program must see which.
+// sender sends a signal to a dlock run, or has it sent, and says how often the program must see
+// which.
 type sender struct {
 	name string
 	line string // in front of the command line
@@ -38,7 +39,8 @@ func toGroup(s syscall.Signal) func(*testing.T, io.Writer, int) {
 	}
 }
 
-// toTimeout makes timeout(1), which outer runs under, believe that its time has come. It sends to its child and then to its whole group.
+// toTimeout makes timeout(1), which outer runs under, believe that its time has come. It sends to
+// its child and then to its whole group.
 func toTimeout(t *testing.T, _ io.Writer, outer int) {
 	p, ok := processIn("/proc/" + strconv.Itoa(outer))
 	if !ok {

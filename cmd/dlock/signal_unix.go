@@ -12,9 +12,12 @@ import (
 )
 
 // passed are the signals that are passed on.
-var passed = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+var passed = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+}
 
-// catchSignals returns the signals that are passed on. What we were started to ignore, as by nohup, stays ignored.
+// catchSignals returns the signals that are passed on. What we were started to ignore, as by nohup,
+// stays ignored.
 func catchSignals() chan os.Signal {
 	c := make(chan os.Signal, 64)
 	for _, s := range passed {
@@ -25,14 +28,14 @@ func catchSignals() chan os.Signal {
 	return c
 }
 
-// survivePipes has what we write fail where nobody reads it, instead of ending us: the command would end with us, and not in its own time. The command gets the
-// signal as ever.
+// survivePipes has what we write fail where nobody reads it, instead of ending us: the command
+// would end with us, and not in its own time. The command gets the signal as ever.
 func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func ignoreSignals() { signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT) }
 
-// dieOfInterrupt ends this process as Ctrl-C would have. A shell that sees an exit code instead goes on with its script.
-// Process 1 of a container cannot die of a signal of its own.
+// dieOfInterrupt ends this process as Ctrl-C would have. A shell that sees an exit code instead
+// goes on with its script. Process 1 of a container cannot die of a signal of its own.
 func dieOfInterrupt() {
 	if os.Getpid() == 1 {
 		return

@@ -110,7 +110,7 @@ func takesKey(cmd *cobra.Command) *cobra.Command {
 		_, err := keyIn(cmd, args)
 		return err
 	}
-	cmd.Flags().Bool("base64", false, "KEY is in base64, as key_base64 of dlock ls --json, for keys that no text can name")
+	cmd.Flags().Bool("base64", false, "KEY is in base64, as key_base64 in the output of dlock ls --json")
 	return cmd
 }
 

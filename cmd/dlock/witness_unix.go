@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// witness is a process in our process group that has nothing to do but get the group's signals. A signal
-// that reaches us was sent to the whole group if it reached the witness, too. Nothing else tells: the
-// system does not say whether a signal was sent to a process or to its group.
+// witness is a process in our process group that has nothing to do but get the group's signals. A
+// signal that reaches us was sent to the whole group if it reached the witness, too. Nothing else
+// tells: the system does not say whether a signal was sent to a process or to its group.
 type witness struct {
 	*helper
 	nursery *nursery
@@ -54,8 +54,8 @@ func (w *witness) stop() {
 	_ = w.answers.Close()
 }
 
-// ask returns the signals that came since it was asked last, and whether they are known. A witness that
-// had not started yet when a signal came has ended of it. Then there is another one.
+// ask returns the signals that came since it was asked last, and whether they are known. A witness
+// that had not started yet when a signal came has ended of it. Then there is another one.
 func (w *witness) ask() (came []syscall.Signal, known bool) {
 	_, err := w.pipe.Write([]byte{'?'})
 	if err == nil {
@@ -68,7 +68,8 @@ func (w *witness) ask() (came []syscall.Signal, known bool) {
 		return came, err == nil
 	}
 	w.stop()
-	if s, ok := w.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() && slices.Contains(passed, os.Signal(s.Signal())) {
+	s, ok := w.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && s.Signaled() && slices.Contains(passed, os.Signal(s.Signal())) {
 		came, known = append(came, s.Signal()), true
 	}
 	return came, w.start() == nil && known
@@ -106,7 +107,8 @@ func newWitness() *cobra.Command {
 	}
 }
 
-// mark is a signal that nobody sends, with a number above those that are passed on: the system delivers it after them.
+// mark is a signal that nobody sends, with a number above those that are passed on: the system
+// delivers it after them.
 const mark = syscall.SIGIO
 
 // pending returns the numbers of the signals that have come up to here.
