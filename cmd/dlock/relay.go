@@ -6,13 +6,18 @@ import (
 	"time"
 )
 
+// Times are counted in turns, not by the clock: on a busy machine they are longer, and so is whatever
+// they wait for.
 const (
-	// grace is how long a signal that reached us alone is kept back on a terminal: timeout(1) sends
-	// one to its child and then the same to the whole group, and may be interrupted in between.
-	grace = 100 * time.Millisecond
-	// twin is how close two signals are that count as one. The system, too, makes one of those that
-	// come before the first was taken.
-	twin = 50 * time.Millisecond
+	turn = 10 * time.Millisecond
+	// grace is how many turns a signal that reached us alone is kept back on a terminal: timeout(1)
+	// sends one to its child and then the same to the whole group, and may be interrupted in between.
+	grace = 10
+	// twin is for how many turns another signal of the same kind counts as the same one. The system,
+	// too, makes one of those that come before the first was taken.
+	twin = 5
+	// twinOfGroup is the same for one that came to us alone after one that was sent to the group.
+	twinOfGroup = 50
 )
 
 // relay passes on what comes to us, so that the command gets it once, whoever it was sent to: us
@@ -27,21 +32,21 @@ type relay struct {
 	// guess says whether the group was sent s, where that is not known.
 	guess func(s syscall.Signal) bool
 
-	group []syscall.Signal             // sent to the group; ours has not been taken yet
-	dealt map[syscall.Signal]time.Time // when the last one was passed on at once
-	kept  []keptSignal                 // came to us alone, in order
-	due   <-chan time.Time             // when something that is kept has to be passed on
+	group []syscall.Signal       // sent to the group; ours has not been taken yet
+	twins map[syscall.Signal]int // for how many turns another one is the same
+	kept  []keptSignal           // came to us alone, in order
+	due   <-chan time.Time       // the next turn
 }
 
 type keptSignal struct {
 	signal syscall.Signal
-	since  time.Time
+	turns  int
 }
 
 // take deals with a signal that came to us.
 func (r *relay) take(s syscall.Signal) {
 	known := r.look()
-	again := time.Since(r.dealt[s]) < twin
+	again := r.twins[s] > 0
 	switch {
 	case r.ask == nil && !again:
 		r.deal(s, false)
@@ -54,18 +59,31 @@ func (r *relay) take(s syscall.Signal) {
 		if r.unkeep(s) { // two that were sent to us alone
 			r.pass(s, false)
 		}
-		r.kept = append(r.kept, keptSignal{s, time.Now()})
+		r.kept = append(r.kept, keptSignal{signal: s})
 	}
 	r.arm()
 }
 
-// flush passes on what was kept for long enough.
+// flush is to be called when a turn is over. It passes on what was kept for long enough.
 func (r *relay) flush() {
-	r.look()
-	for len(r.kept) > 0 && time.Since(r.kept[0].since) >= grace {
-		s := r.kept[0].signal
-		r.kept = r.kept[1:]
-		r.deal(s, r.sentToGroup(s))
+	for s := range r.twins {
+		if r.twins[s]--; r.twins[s] == 0 {
+			delete(r.twins, s)
+		}
+	}
+	if len(r.kept) > 0 {
+		r.look()
+	}
+	kept := r.kept
+	r.kept = nil
+	for _, k := range kept {
+		k.turns++
+		switch toGroup := r.sentToGroup(k.signal); {
+		case toGroup || k.turns >= grace:
+			r.deal(k.signal, toGroup)
+		default:
+			r.kept = append(r.kept, k)
+		}
 	}
 	r.arm()
 }
@@ -74,11 +92,14 @@ func (r *relay) flush() {
 // come meanwhile.
 func (r *relay) deal(s syscall.Signal, toGroup bool) {
 	r.pass(s, toGroup)
-	if toGroup || r.ask == nil {
-		if r.dealt == nil {
-			r.dealt = map[syscall.Signal]time.Time{}
-		}
-		r.dealt[s] = time.Now()
+	if r.twins == nil {
+		r.twins = map[syscall.Signal]int{}
+	}
+	switch {
+	case toGroup:
+		r.twins[s] = twinOfGroup
+	case r.ask == nil:
+		r.twins[s] = twin
 	}
 }
 
@@ -106,7 +127,7 @@ func (r *relay) unkeep(s syscall.Signal) bool {
 
 func (r *relay) arm() {
 	r.due = nil
-	if len(r.kept) > 0 {
-		r.due = time.After(time.Until(r.kept[0].since.Add(grace)))
+	if len(r.kept)+len(r.twins) > 0 {
+		r.due = time.After(turn)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -82,6 +83,7 @@ func TestOnATerminalASignalReachesTheProgramOnce(t *testing.T) {
 		for _, s := range append(senders, sender{"Ctrl-C", "", syscall.SIGINT, pressCtrlC}) {
 			t.Run(s.name+" under "+locks, func(t *testing.T) {
 				t.Parallel() // they mostly wait
+				unlessIgnored(t, s.sent)
 				x := shell(t, fileStore(t))
 				x.press(s.line + runs + "$dlock " + countArg + "\n")
 				program := idIn(t, x.sees(`counting \d+\r\n`))
@@ -102,6 +104,7 @@ func TestWithoutATerminalASignalReachesTheProgramOnce(t *testing.T) {
 		for _, s := range senders {
 			t.Run(s.name+" under "+locks, func(t *testing.T) {
 				t.Parallel() // they mostly wait
+				unlessIgnored(t, s.sent)
 				cmd := with(command(t), append(fileStore(t), "dlock="+os.Args[0])...)
 				cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", "exec " + s.line + runs + "$dlock " + countArg}
 				p := begin(t, cmd)
@@ -115,6 +118,13 @@ func TestWithoutATerminalASignalReachesTheProgramOnce(t *testing.T) {
 				onceEach(t, p.line(), s.sent)
 			})
 		}
+	}
+}
+
+func unlessIgnored(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if signal.Ignored(s) {
+		t.Skip("the test was started to ignore it, as by nohup, and so are its children")
 	}
 }
 
@@ -227,6 +237,7 @@ func witnessOf(t *testing.T, dlock int) int {
 
 // Whatever dlock is about to do: it has not run the program yet, or the program gets the signal.
 func TestASignalDuringTheStartIsNotLost(t *testing.T) {
+	unlessIgnored(t, syscall.SIGINT)
 	for range 20 {
 		delay := rand.N(30 * time.Millisecond)
 		x := onTerminal(t, command(t, "run", "demo", "--", "sleep", "60"))
@@ -297,7 +308,7 @@ func TestARelayTellsSignalsApart(t *testing.T) {
 		"to group": {func(w *wiretap) { w.sent = []syscall.Signal{term}; w.take(term) }, "[]"},
 		"to us, then to the group": {func(w *wiretap) {
 			w.take(term)
-			w.run(grace / 2)
+			w.run(grace * turn / 2)
 			w.sent = []syscall.Signal{term}
 			w.take(term)
 		}, "[]"},
@@ -309,18 +320,18 @@ func TestARelayTellsSignalsApart(t *testing.T) {
 		"to us, then to the group, where we have not taken ours yet": {func(w *wiretap) {
 			w.take(term)
 			w.sent = []syscall.Signal{term}
-			w.run(grace + twin/2)
+			w.run(2 * grace * turn)
 			w.take(term)
 		}, "[]"},
 		"to us, and to the group much later": {func(w *wiretap) {
 			w.take(term)
-			w.run(2 * grace)
+			w.run(2 * grace * turn)
 			w.sent = []syscall.Signal{term}
 			w.take(term)
 		}, "[terminated]"},
 		"to us twice": {func(w *wiretap) {
 			w.take(term)
-			w.run(grace / 2)
+			w.run(grace * turn / 2)
 			w.take(term)
 		}, "[terminated terminated]"},
 		"two kinds, in order": {func(w *wiretap) {
@@ -346,7 +357,7 @@ func TestARelayTellsSignalsApart(t *testing.T) {
 			w.ask = nil
 			w.take(term)
 			w.take(term)
-			w.run(2 * twin)
+			w.run(2 * twin * turn)
 			w.take(term)
 		}, "[terminated terminated]"},
 	} {

@@ -59,13 +59,13 @@ func (w *witness) stop() {
 func (w *witness) ask() (came []syscall.Signal, known bool) {
 	_, err := w.pipe.Write([]byte{'?'})
 	if err == nil {
-		_ = w.answers.SetReadDeadline(time.Now().Add(time.Second))
+		_ = w.answers.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 		var line string
 		line, err = w.lines.ReadString('\n')
 		came = readSignals(line)
 	}
-	if err == nil || os.IsTimeout(err) {
-		return came, err == nil
+	if err == nil || os.IsTimeout(err) { // it will be asked again
+		return came, true
 	}
 	w.stop()
 	s, ok := w.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -114,7 +114,7 @@ const mark = syscall.SIGIO
 // pending returns the numbers of the signals that have come up to here.
 func pending(c <-chan os.Signal) (numbers []string) {
 	_ = syscall.Kill(os.Getpid(), mark)
-	for limit := time.After(500 * time.Millisecond); ; {
+	for limit := time.After(5 * time.Second); ; {
 		select {
 		case s := <-c:
 			if s == mark {
