@@ -1,10 +1,12 @@
 package dlocktest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
 	"sync"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/drivers/memory"
@@ -13,13 +15,27 @@ import (
 // faulty is a client of a store in memory, with a network in between that can fail.
 type faulty struct {
 	*memory.Backend
+	blocks bool // calls may take time, and return when their context ends; otherwise they never do
 
-	mu    sync.Mutex
-	err   error           // what every call returns; nil: the network works
-	down  context.Context // ends when err is set
-	end   context.CancelFunc
-	holds map[string]driver.Claim // the last claim that was granted, by key
-	cuts  map[string]cut          // by token
+	mu      sync.Mutex
+	err     error           // what every call returns; nil: the network works
+	down    context.Context // ends when err is set
+	end     context.CancelFunc
+	delay   time.Duration        // what a request and its reply take together
+	replies int                  // how many of the next replies get lost
+	holds   map[string]storeHold // by token: granted, and not released by this client
+	cuts    map[string]cut       // by token
+}
+
+// storeHold is a claim that was granted.
+type storeHold struct {
+	claim driver.Claim
+	grant driver.Grant
+}
+
+// has reports whether fence is one of the grant's.
+func (x storeHold) has(fence uint64) bool {
+	return fence >= x.grant.Fence && fence < x.grant.Fence+uint64(max(1, x.grant.Fences))
 }
 
 // cut is what has become of a hold that is taken from its holder.
@@ -30,13 +46,22 @@ const (
 	cutSilent                // the store says nothing
 )
 
-var errSilent = errors.New("dlocktest: the store does not answer")
+var (
+	errSilent = errors.New("dlocktest: the store does not answer")
+	errReply  = errors.New("dlocktest: the connection broke before the reply arrived")
+)
 
 func newFaulty(b *memory.Backend) *faulty {
-	f := &faulty{Backend: b, holds: map[string]driver.Claim{}, cuts: map[string]cut{}}
+	f := &faulty{Backend: b, holds: map[string]storeHold{}, cuts: map[string]cut{}}
 	f.down, f.end = context.WithCancel(context.Background())
 	return f
 }
+
+// Instant implements [driver.Instant].
+func (f *faulty) Instant() bool { return !f.blocks }
+
+// Prompt implements [driver.Prompt].
+func (f *faulty) Prompt() bool { return f.blocks }
 
 func (f *faulty) fail(err error) {
 	f.mu.Lock()
@@ -48,58 +73,155 @@ func (f *faulty) fail(err error) {
 	}
 }
 
-// cut takes key from whoever holds it.
-func (f *faulty) cut(key string, how cut) {
+func (f *faulty) slow(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c, ok := f.holds[key]; ok {
-		f.cuts[c.Token] = how
+	f.delay = d
+}
+
+func (f *faulty) loseReply() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.replies++
+}
+
+// take takes key from the holder with the given fence and returns its claim. It reports false, and does nothing, if that holder
+// has released the key: whoever holds it by then keeps it.
+func (f *faulty) take(key string, fence uint64, how cut) (driver.Claim, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for token, x := range f.holds {
+		if x.claim.Key == key && x.has(fence) {
+			delete(f.holds, token)
+			f.cuts[token] = how
+			return x.claim, true
+		}
 	}
+	return driver.Claim{}, false
 }
 
-func (f *faulty) holder(key string) (driver.Claim, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c, ok := f.holds[key]
-	return c, ok
-}
-
-// trouble is why a call for c cannot be made.
-func (f *faulty) trouble(c driver.Claim) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// severedLocked is what a client is told that had its key taken away, nil for every other one.
+func (f *faulty) severedLocked(c driver.Claim) error {
 	switch f.cuts[c.Token] {
 	case cutGone:
 		return driver.ErrNotOwner
 	case cutSilent:
 		return errSilent
 	default:
+		return nil
+	}
+}
+
+// storeCall is one request to the store.
+type storeCall struct {
+	claim   driver.Claim
+	renewal bool // its reply is never lost: nobody would notice
+	release bool
+	apply   func(ctx context.Context) error
+}
+
+// send carries a request to the store, half of the delay before the store applies it and half after.
+func (f *faulty) send(ctx context.Context, r storeCall) error {
+	f.mu.Lock()
+	delay, err := f.delay, f.severedLocked(r.claim)
+	f.mu.Unlock()
+	if err != nil {
+		return err // at once, so that Lose need not wait
+	}
+	if err := travel(ctx, delay/2); err != nil {
+		return err
+	}
+	if err := f.arrive(r); err != nil {
+		return err
+	}
+	err = r.apply(ctx)
+	if f.replyIsLost(r, err) {
+		return errReply
+	}
+	if late := travel(ctx, delay-delay/2); late != nil {
+		return late
+	}
+	return err
+}
+
+// arrive is the moment in which the request reaches the store, or does not.
+func (f *faulty) arrive(r storeCall) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.severedLocked(r.claim); err != nil {
+		return err
+	}
+	if f.err != nil {
 		return f.err
 	}
-}
-
-// granted notes who holds the key.
-func (f *faulty) granted(c driver.Claim, g driver.Grant, err error) (driver.Grant, error) {
-	if err == nil {
-		f.mu.Lock()
-		f.holds[c.Key] = c
-		f.mu.Unlock()
+	if r.release {
+		delete(f.holds, r.claim.Token)
 	}
-	return g, err
+	return nil
 }
 
-func (f *faulty) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if err := f.trouble(c); err != nil {
+// replyIsLost reports whether the store's answer err is one that does not arrive.
+func (f *faulty) replyIsLost(r storeCall, err error) bool {
+	answered := err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrNotOwner)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.renewal || !answered || f.replies == 0 {
+		return false
+	}
+	f.replies--
+	return true
+}
+
+// travel waits for d, or until ctx ends.
+func travel(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// granted notes that the store gave c.
+func (f *faulty) granted(c driver.Claim, g driver.Grant) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holds[c.Token] = storeHold{c, g}
+}
+
+func (f *faulty) Acquire(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
+	err = f.send(ctx, storeCall{claim: c, apply: func(ctx context.Context) (err error) {
+		if g, err = f.Backend.Acquire(ctx, c); err == nil {
+			f.granted(c, g)
+		}
+		return err
+	}})
+	return kept(g, err)
+}
+
+// kept is a grant, if its reply arrived.
+func kept(g driver.Grant, err error) (driver.Grant, error) {
+	if err != nil {
 		return driver.Grant{}, err
 	}
-	g, err := f.Backend.Acquire(ctx, c)
-	return f.granted(c, g, err)
+	return g, nil
 }
 
-func (f *faulty) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if err := f.trouble(c); err != nil {
-		return driver.Grant{}, err
-	}
+func (f *faulty) Wait(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
+	err = f.send(ctx, storeCall{claim: c, apply: func(ctx context.Context) (err error) {
+		g, err = f.wait(ctx, c)
+		return err
+	}})
+	return kept(g, err)
+}
+
+// wait is Wait of the store, until the network fails.
+func (f *faulty) wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	f.mu.Lock()
 	down := f.down
 	f.mu.Unlock()
@@ -107,58 +229,82 @@ func (f *faulty) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error)
 	defer cancel()
 	defer context.AfterFunc(down, cancel)()
 	g, err := f.Backend.Wait(waiting, c)
-	if why := f.trouble(c); err != nil && ctx.Err() == nil && why != nil {
-		return driver.Grant{}, why
+	switch {
+	case err == nil:
+		f.granted(c, g)
+	case ctx.Err() == nil:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if why := cmp.Or(f.severedLocked(c), f.err); why != nil {
+			err = why
+		}
 	}
-	return f.granted(c, g, err)
+	return g, err
 }
 
-func (f *faulty) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if err := f.trouble(c); err != nil {
-		return driver.Grant{}, err
-	}
-	return f.Backend.Renew(ctx, c)
+func (f *faulty) Renew(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
+	err = f.send(ctx, storeCall{claim: c, renewal: true, apply: func(ctx context.Context) (err error) {
+		g, err = f.Backend.Renew(ctx, c)
+		return err
+	}})
+	return kept(g, err)
 }
 
+// RenewBatch is one request, however many the claims are.
 func (f *faulty) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
 	renewals := make([]driver.Renewal, len(claims))
-	for i, c := range claims {
-		renewals[i].Grant, renewals[i].Err = f.Renew(ctx, c)
+	err := f.send(ctx, storeCall{renewal: true, apply: func(ctx context.Context) error {
+		for i, c := range claims {
+			renewals[i] = f.renew(ctx, c)
+		}
+		return nil
+	}})
+	for i := range renewals {
+		if err != nil {
+			renewals[i] = driver.Renewal{Err: err}
+		}
 	}
 	return renewals
 }
 
-func (f *faulty) Release(ctx context.Context, c driver.Claim) error {
-	if err := f.trouble(c); err != nil {
-		return err
+// renew renews one claim of a batch that has arrived.
+func (f *faulty) renew(ctx context.Context, c driver.Claim) (r driver.Renewal) {
+	f.mu.Lock()
+	r.Err = f.severedLocked(c)
+	f.mu.Unlock()
+	if r.Err == nil {
+		r.Grant, r.Err = f.Backend.Renew(ctx, c)
 	}
-	return f.Backend.Release(ctx, c)
+	return r
+}
+
+func (f *faulty) Release(ctx context.Context, c driver.Claim) error {
+	return f.send(ctx, storeCall{claim: c, release: true, apply: func(ctx context.Context) error { return f.Backend.Release(ctx, c) }})
 }
 
 func (f *faulty) Ping(ctx context.Context) error {
-	if err := f.trouble(driver.Claim{}); err != nil {
-		return err
-	}
-	return f.Backend.Ping(ctx)
+	return f.send(ctx, storeCall{apply: f.Backend.Ping})
 }
 
-func (f *faulty) Inspect(ctx context.Context, key string) (driver.Info, error) {
-	if err := f.trouble(driver.Claim{}); err != nil {
-		return driver.Info{}, err
-	}
-	return f.Backend.Inspect(ctx, key)
+func (f *faulty) Inspect(ctx context.Context, key string) (info driver.Info, err error) {
+	err = f.send(ctx, storeCall{apply: func(ctx context.Context) (err error) {
+		info, err = f.Backend.Inspect(ctx, key)
+		return err
+	}})
+	return info, err
 }
 
 func (f *faulty) List(ctx context.Context, prefix string) iter.Seq2[driver.Info, error] {
-	if err := f.trouble(driver.Claim{}); err != nil {
-		return func(yield func(driver.Info, error) bool) { yield(driver.Info{}, err) }
+	list := f.Backend.List(ctx, prefix)
+	return func(yield func(driver.Info, error) bool) {
+		if err := f.send(ctx, storeCall{apply: func(context.Context) error { return nil }}); err != nil {
+			yield(driver.Info{}, err)
+			return
+		}
+		list(yield)
 	}
-	return f.Backend.List(ctx, prefix)
 }
 
 func (f *faulty) Break(ctx context.Context, key string, fence uint64) error {
-	if err := f.trouble(driver.Claim{}); err != nil {
-		return err
-	}
-	return f.Backend.Break(ctx, key, fence)
+	return f.send(ctx, storeCall{apply: func(ctx context.Context) error { return f.Backend.Break(ctx, key, fence) }})
 }

@@ -3,6 +3,8 @@ package dlocktest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -197,26 +199,139 @@ func TestLoseOfAKeyThatNobodyHoldsFailsTheTest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := &fakeTB{TB: t}
 		locker := dlocktest.NewLocker(fake)
-		if err := locker.Peer().Lock(t.Context(), "k"); err != nil {
+		locker.Lose("k")
+		fake.failedOnce(t, `Lose("k"): nobody holds it`)
+		locker.Expire("k")
+		fake.failedOnce(t, `Expire("k"): nobody holds it`)
+	})
+}
+
+func TestLoseOfAKeyThatAPeerHoldsSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &fakeTB{TB: t}
+		locker := dlocktest.NewLocker(fake)
+		peer := locker.Peer()
+		x, err := peer.Acquire(t.Context(), "k")
+		if err != nil {
 			t.Fatal(err)
 		}
 		locker.Lose("k")
+		fake.failedOnce(t, `Lose("k"): nobody holds it through this Locker, but a Peer does; call Lose of that Peer`)
 		locker.Expire("k")
-		if fake.errors != 2 {
-			t.Errorf("%d failures were reported, want 2", fake.errors)
-		}
-		if !locker.Held("k") {
+		fake.failedOnce(t, "call Expire of that Peer")
+		if !x.Held() || !locker.Held("k") {
 			t.Error("the key of another process was freed")
+		}
+		if peer.Lose("k"); x.Held() || locker.Held("k") {
+			t.Error("after Lose of the Peer its key is held")
 		}
 	})
 }
 
-type fakeTB struct {
-	testing.TB
-	errors int
+// Of a holder and the next one exactly one is told, whoever comes first.
+func TestLoseHitsOneHoldAlone(t *testing.T) {
+	for range 3000 {
+		locker := dlocktest.NewLocker(t)
+		x, err := locker.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var first, second error
+		var wg sync.WaitGroup
+		wg.Go(func() { first = x.Unlock(t.Context()) })
+		wg.Go(func() {
+			if y, err := locker.Acquire(t.Context(), "k"); err == nil {
+				<-y.Done()
+				second = y.Unlock(t.Context())
+			}
+		})
+		locker.Lose("k")
+		_ = locker.Close() // which ends the second one if it was spared
+		wg.Wait()
+		if errors.Is(first, dlock.ErrOwnershipLost) == errors.Is(second, dlock.ErrOwnershipLost) {
+			t.Fatalf("one Lose: the Unlock of one hold returned %v, and of the next %v; want exactly one loss", first, second)
+		}
+	}
 }
 
-func (f *fakeTB) Errorf(string, ...any) { f.errors++ }
+func TestExpireOfAHoldThatIsUnlockedFailsTheTest(t *testing.T) {
+	inBothTimes(t, func(t *testing.T) {
+		fake := &fakeTB{TB: t}
+		locker := dlocktest.NewLocker(fake)
+		x, err := locker.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { locker.Expire("k") })
+		time.Sleep(50 * time.Millisecond)
+		if err := x.Unlock(t.Context()); err == nil || errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Errorf("Unlock while the store does not answer = %v, want an error that is not ErrOwnershipLost", err)
+		}
+		wg.Wait()
+		fake.failedOnce(t, `Expire("k"): the hold did not expire, it ended before: `)
+		if locker.Held("k") {
+			t.Error("after Expire the key is held")
+		}
+	})
+}
+
+func TestExpireOutlastsAnInnerLeaseOfTheSameHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locker := dlocktest.NewLocker(t, dlocktest.WithConfig(dlock.Config{Reentrant: true}))
+		err := dlock.Do(t.Context(), locker, "k", func(ctx context.Context) error {
+			inner, err := locker.Acquire(ctx, "k")
+			if err != nil {
+				return err
+			}
+			var wg sync.WaitGroup
+			wg.Go(func() { locker.Expire("k") })
+			synctest.Wait()
+			if err := inner.Unlock(ctx); err != nil {
+				t.Errorf("Unlock of the inner lease = %v", err)
+			}
+			wg.Wait()
+			return ctx.Err()
+		})
+		if !errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Errorf("Do = %v, want ErrOwnershipLost", err)
+		}
+	})
+}
+
+// fakeTB takes the failures that it is told of.
+type fakeTB struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+	cleanups []func()
+	cleaned  bool // Cleanup is left to the test
+}
+
+func (f *fakeTB) Errorf(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failures = append(f.failures, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeTB) Cleanup(do func()) {
+	if !f.cleaned {
+		f.TB.Cleanup(do)
+		return
+	}
+	f.cleanups = append(f.cleanups, do)
+}
+
+// failedOnce asserts that there was one failure since the last call.
+func (f *fakeTB) failedOnce(t *testing.T, with string) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.failures) != 1 || !strings.Contains(f.failures[0], with) {
+		t.Errorf("the test was failed with %q, want it once, with %q", f.failures, with)
+	}
+	f.failures = nil
+}
 
 func TestReentrantHoldIsLostAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
