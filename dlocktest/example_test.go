@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/dlocktest"
@@ -47,6 +48,27 @@ func ExampleLocker_Fail() {
 	ok, err := locker.TryLock(context.Background(), "cron")
 	fmt.Println(ok, err)
 	// Output: false dlock: trylock "cron" (dlocktest): connection refused
+}
+
+// What does a service do when the store is slow? It can tell that from a lock that another has.
+func ExampleLocker_Slow() {
+	locker := dlocktest.NewLocker(t)
+	locker.Slow(time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	err := locker.Lock(ctx, "order:123")
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlock.ErrNotAcquired))
+	// Output: true false
+}
+
+// What does a service do when it cannot know whether its Unlock was heard? The work is done, and the lock was not lost.
+func ExampleLocker_LoseReply() {
+	locker := dlocktest.NewLocker(t)
+	_ = locker.Lock(context.Background(), "order:123")
+	locker.LoseReply()
+	err := locker.Unlock(context.Background(), "order:123")
+	fmt.Println(err != nil, errors.Is(err, dlock.ErrOwnershipLost), locker.Held("order:123"))
+	// Output: true false false
 }
 
 // The whole test of a driver.

@@ -100,6 +100,13 @@ func (f *faulty) take(key string, fence uint64, how cut) (driver.Claim, bool) {
 	return driver.Claim{}, false
 }
 
+// answer makes the store answer again for a claim that was taken in silence.
+func (f *faulty) answer(c driver.Claim) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cuts[c.Token] = cutGone
+}
+
 // severedLocked is what a client is told that had its key taken away, nil for every other one.
 func (f *faulty) severedLocked(c driver.Claim) error {
 	switch f.cuts[c.Token] {

@@ -159,6 +159,7 @@ func (l *Locker) Expire(key string) {
 		}
 	}
 	_ = l.side.Release(context.Background(), claim)
+	l.b.answer(claim)
 	if !errors.Is(end, dlock.ErrOwnershipLost) {
 		l.t.Errorf("dlocktest: Expire(%q): the hold did not expire, it ended before: %v", key, end)
 	}
