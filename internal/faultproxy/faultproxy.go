@@ -1,7 +1,10 @@
-// Package faultproxy is a TCP proxy for tests that delays, holds, drops and cuts what passes through it.
+// Package faultproxy is a TCP proxy for tests that delays, slows down, holds, drops and cuts what passes through it.
+//
+// It is the machinery of dlocktest.Proxy, which has less to choose from and is for everybody.
 package faultproxy
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"testing"
@@ -21,6 +24,7 @@ type Proxy struct {
 	rules   Rules
 	dropped int
 	closed  bool
+	quit    chan struct{} // closed with it
 	wg      sync.WaitGroup
 }
 
@@ -31,8 +35,9 @@ type Rules struct {
 	HoldDown   bool          // bytes to the client wait until this is lifted
 	DropUp     bool          // bytes to the server vanish
 	DropDown   bool          // bytes to the client vanish
-	DelayUp    time.Duration // bytes to the server come later
-	DelayDown  time.Duration // bytes to the client come later
+	DelayUp    time.Duration // bytes to the server come that much later than they were sent
+	DelayDown  time.Duration // bytes to the client come that much later than they were sent
+	Rate       int           // n > 0: each connection carries n bytes per second each way
 	CutAtReply int           // n > 0: the n-th piece to the client from now on is not delivered, and its connection is closed
 }
 
@@ -43,19 +48,21 @@ func New(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), target: target, listener: l, conns: map[*pair]struct{}{}}
+	p := &Proxy{Addr: l.Addr().String(), target: target, listener: l, conns: map[*pair]struct{}{}, quit: make(chan struct{})}
 	p.changed = sync.NewCond(&p.mu)
-	p.wg.Add(1)
-	go p.accept()
+	p.wg.Go(p.accept)
 	t.Cleanup(p.Close)
 	return p
 }
 
 // Set replaces the rules.
-func (p *Proxy) Set(r Rules) {
+func (p *Proxy) Set(r Rules) { p.Change(func(now *Rules) { *now = r }) }
+
+// Change lets f change the rules in one step.
+func (p *Proxy) Change(f func(r *Rules)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rules = r
+	f(&p.rules)
 	p.changed.Broadcast()
 }
 
@@ -102,7 +109,10 @@ func (p *Proxy) Open() int {
 // Close ends the proxy and all its connections.
 func (p *Proxy) Close() {
 	p.mu.Lock()
-	p.closed = true
+	if !p.closed {
+		p.closed = true
+		close(p.quit)
+	}
 	for c := range p.conns {
 		c.close()
 	}
@@ -120,7 +130,6 @@ func (c *pair) close() {
 }
 
 func (p *Proxy) accept() {
-	defer p.wg.Done()
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -147,63 +156,133 @@ func (p *Proxy) accept() {
 		}
 		p.conns[c] = struct{}{}
 		p.mu.Unlock()
-		p.wg.Add(2)
-		go p.pump(c, client, server, true)
-		go p.pump(c, server, client, false)
+		p.carry(c, client, server, true)
+		p.carry(c, server, client, false)
 	}
 }
 
-// pump carries bytes one way.
-func (p *Proxy) pump(c *pair, from, to net.Conn, up bool) {
-	defer p.wg.Done()
-	defer func() {
+// piece is what was read at once.
+type piece struct {
+	data []byte
+	due  time.Time // not delivered before
+}
+
+// backlog is how many pieces may be on their way in one direction of a connection. Beyond it the sender is held up.
+const backlog = 1024
+
+// carry carries bytes one way. One goroutine reads and one delivers, so that many pieces are delayed at the same time, as in a long cable.
+func (p *Proxy) carry(c *pair, from, to net.Conn, up bool) {
+	pieces := make(chan piece, backlog)
+	p.wg.Go(func() { p.read(from, pieces, up) })
+	p.wg.Go(func() {
+		for x := range pieces {
+			if !p.deliver(x, to, up) {
+				break
+			}
+		}
 		c.close()
 		p.mu.Lock()
 		delete(p.conns, c)
 		p.mu.Unlock()
-	}()
+		for range pieces { // until read has noticed
+		}
+	})
+}
+
+func (p *Proxy) read(from net.Conn, pieces chan<- piece, up bool) {
+	defer close(pieces)
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
+		if n > 0 {
+			pieces <- piece{bytes.Clone(buf[:n]), time.Now().Add(p.delay(up))}
+		}
 		if err != nil {
 			return
 		}
-		switch p.judge(up) {
-		case deliver:
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
-		case cut:
-			return
-		case drop:
+	}
+}
+
+func (p *Proxy) delay(up bool) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if up {
+		return p.rules.DelayUp
+	}
+	return p.rules.DelayDown
+}
+
+// deliver does with x what the rules say. It reports whether the connection lives on.
+func (p *Proxy) deliver(x piece, to net.Conn, up bool) bool {
+	p.sleep(time.Until(x.due))
+	switch p.judge(up) {
+	case pass:
+		return p.write(to, x.data, up)
+	case drop:
+		return true
+	default:
+		return false
+	}
+}
+
+// write writes data as fast as the rules allow.
+func (p *Proxy) write(to net.Conn, data []byte, up bool) bool {
+	for len(data) > 0 {
+		n, pause := p.ration(len(data), up)
+		if _, err := to.Write(data[:n]); err != nil {
+			return false
 		}
+		data = data[n:]
+		p.sleep(pause)
+	}
+	return true
+}
+
+// ration returns how many of n bytes may pass, and how long nothing may pass after them.
+func (p *Proxy) ration(n int, up bool) (int, time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.awaitReleaseLocked(up)
+	if rate := p.rules.Rate; rate > 0 && !p.closed {
+		n = min(n, max(1, rate/100)) // a hundred times per second, if that is not less than a byte
+		return n, time.Duration(n) * time.Second / time.Duration(rate)
+	}
+	return n, 0
+}
+
+// sleep waits for d, or until the proxy is closed.
+func (p *Proxy) sleep(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.quit:
+	}
+}
+
+// awaitReleaseLocked waits while the rules hold back what goes this way.
+func (p *Proxy) awaitReleaseLocked(up bool) {
+	for !p.closed && (up && p.rules.HoldUp || !up && p.rules.HoldDown) {
+		p.changed.Wait()
 	}
 }
 
 type verdict int
 
 const (
-	deliver verdict = iota
+	pass verdict = iota
 	drop
 	cut
 )
 
-// judge waits as long as the rules say, and tells what to do with a piece.
+// judge waits while the rules hold a piece back, and tells what to do with it.
 func (p *Proxy) judge(up bool) verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delay := p.rules.DelayDown
-	if up {
-		delay = p.rules.DelayUp
-	}
-	if delay > 0 {
-		p.mu.Unlock()
-		time.Sleep(delay)
-		p.mu.Lock()
-	}
-	for !p.closed && (up && p.rules.HoldUp || !up && p.rules.HoldDown) {
-		p.changed.Wait()
-	}
+	p.awaitReleaseLocked(up)
 	switch {
 	case p.closed:
 		return cut
@@ -216,5 +295,5 @@ func (p *Proxy) judge(up bool) verdict {
 			return cut
 		}
 	}
-	return deliver
+	return pass
 }
