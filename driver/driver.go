@@ -40,6 +40,55 @@
 // A key is held by a token while the store would refuse it to every other token. A hold expires when its TTL has passed
 // without a renewal; whether anybody looked makes no difference. The outcome of a request is unknown when its reply did not arrive:
 // it may have been applied, may be applied later, or never.
+//
+// # Sizes and bytes
+//
+// Keys, tokens and owners are bytes. They are stored and compared as bytes: no character set, no
+// collation, no case folding, no trimming.
+//
+//   - A key has 1 to 1,536 bytes of any value, NUL and invalid UTF-8 included: a prefix of at most
+//     512 and a name of at most 1,024. A store with shorter or textual names encodes keys so that
+//     two never become one; a cryptographic hash does that, cutting does not.
+//   - A token has 32 bytes. They are lower-case hexadecimal digits, so that a store of text can keep
+//     them, and mean nothing: a driver compares all of them and does not decode them.
+//   - An owner has 0 to 256 bytes. The engine's are printable UTF-8. It is shown to people and
+//     decides nothing: many clients may have the same.
+//   - A TTL is from 10ms to 24h, in nanoseconds.
+//
+// # Time
+//
+//   - The ctx of Acquire, Renew, RenewBatch, Release and Ping has a deadline, so a driver needs no timeout
+//     of its own there: the TTL, but at most 5s, for Acquire, 1s for Release, a fraction of the TTL for
+//     renewals. Wait has the caller's deadline, if any, and sees to its own requests.
+//   - Soon after ctx ends means within 50ms. After that the engine leaves the call behind, and
+//     takes its outcome for unknown. When 256 calls have been left behind and not returned, the next
+//     ones wait.
+//   - Start may be as early as the driver likes, and what it is earlier is taken from the holder:
+//     the engine relies on the hold until Start + TTL, less a hundredth of the TTL and at least 2ms. A
+//     grant that comes when that has passed is released, and Lock tries again with another token. A driver
+//     whose holds share a session or a lease renews that first when less than half of the TTL is left.
+//   - Start is a result of [time.Now] in this process, with its monotonic reading, and never a time that
+//     the store told: clocks differ, and are set.
+//   - A store that ends holds by looking for those whose TTL has passed looks once per second or more.
+//   - A waiter that vanished is passed over when the TTL of its claim has passed since the store last
+//     heard of it, at the latest. Until then it may keep the key from those behind it. So a driver
+//     whose store does not notice by itself lets each waiter report about every third of its TTL.
+//
+// # What a driver may send
+//
+//   - Open sends nothing. What a store needs before its first lock, a table, a script, a
+//     function, may be created by the first call that finds it missing, within that call's ctx. Many clients do
+//     that at the same moment: creating what exists is no error. Refused for want of a right, it is [Permanent].
+//   - A driver may send a request again when the store has said that it did not apply it: the
+//     table or script was missing, another server is in charge, the transaction was rolled back in favour of
+//     another one. It does so a few times at most, within ctx, and with the same token.
+//   - It must not send again when no reply came. The request may have been applied, and it is for
+//     the engine to ask, by the same token.
+//   - Close may say good-bye: end a session, revoke a lease, leave the queues. It concerns this
+//     client alone, holds that the engine could not release may end by it, and its failure is no
+//     error that anybody can act on.
+//   - Close has no ctx and limits itself. The engine waits 400ms for it; then Locker.Close returns an error and
+//     leaves it behind. So a good-bye has 300ms or less, and a store that does not answer is left without.
 package driver
 
 import (
@@ -57,13 +106,14 @@ type Driver interface {
 
 // Claim says who wants what. The engine makes one per acquisition and uses it for everything that follows.
 type Claim struct {
-	// Key is the lock's name in the store, with the application's prefix, 1 byte or more of any value.
+	// Key is the lock's name in the store, with the application's prefix: 1 to 1,536 bytes of any value.
 	Key string
 
-	// Token is the secret that tells this acquisition from all others: 32 lower-case hexadecimal digits. It is never shown.
+	// Token is the secret that tells this acquisition from all others: 32 lower-case hexadecimal digits, to be compared as bytes. It is
+	// never shown.
 	Token string
 
-	// Owner says who asks, for people who look at the store. Printable text, perhaps empty.
+	// Owner says who asks, for people who look at the store. Printable text of at most 256 bytes, perhaps empty.
 	Owner string
 
 	// TTL is how long the hold lasts without a renewal.
@@ -84,7 +134,8 @@ type Grant struct {
 	TTL time.Duration
 
 	// Start is an instant, with a monotonic reading of this process' clock, from which TTL may safely be counted: no later
-	// than the moment the store began to count. Zero: the moment the engine made the call. A Waiter must set it.
+	// than the moment the store began to count. Earlier is safe, and shortens the hold. Zero: the moment the engine made the
+	// call. A Waiter must set it.
 	Start time.Time
 }
 
@@ -120,5 +171,7 @@ type Backend interface {
 
 	// Close ends this client. It releases no locks; the engine has done that. Calls that are under way return an error, and
 	// nothing is written to the store once Close has returned. A client that was handed to the driver from outside stays open.
+	//
+	// What Close itself sends, if anything, takes 300ms or less in all. A second Close does no harm.
 	Close() error
 }

@@ -27,6 +27,9 @@ type DSN struct {
 	params url.Values
 	known  []string
 	err    error
+	handed bool   // Rest was called
+	before string // what stands before the parameters, as written
+	query  string // the parameters, as written
 }
 
 // ParseDSN takes dsn apart, strictly. The scheme must be one of schemes. User, password, path and values are
@@ -36,8 +39,8 @@ func ParseDSN(dsn string, schemes ...string) (*DSN, error) {
 	if !ok || !slices.Contains(schemes, scheme) {
 		return nil, invalidDSN("it must begin with %s", orList(schemes))
 	}
-	d := &DSN{Scheme: scheme}
 	rest, query, _ := strings.Cut(rest, "?")
+	d := &DSN{Scheme: scheme, before: scheme + "://" + rest, query: query}
 	authority, path := rest, ""
 	if i := strings.IndexByte(rest, '/'); i >= 0 {
 		authority, path = rest[:i], rest[i:]
@@ -183,10 +186,33 @@ func param[T any](d *DSN, name string, def T, want string, parse func(string) (T
 	return v
 }
 
-// Err returns the first error of the parameters read so far, or one that names the parameters which nobody read. Call it after the
-// last parameter was read.
+// Rest returns the DSN as it was written, without the parameters that were read so far: for a store whose client has a DSN parser of its
+// own. Read the driver's own parameters first, then hand the rest on; what is in there is then the client's to refuse, and Err does
+// not call it unknown. The scheme is kept: replace it if the client wants another one.
+//
+// The result is full of secrets and must not be printed. Nor must the error of a client's parser, which often quotes what it was given: name the
+// driver and [ErrInvalidDSN] instead. [Open] hides what a driver shows all the same, as far as it can be recognized.
+//
+// A client whose DSNs ParseDSN does not accept, host=localhost user=app for instance, is given the text that Driver.Open got.
+func (d *DSN) Rest() string {
+	d.handed = true
+	var kept []string
+	for pair := range strings.SplitSeq(d.query, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		if name, err := url.QueryUnescape(name); pair != "" && err == nil && !slices.Contains(d.known, name) {
+			kept = append(kept, pair)
+		}
+	}
+	if len(kept) == 0 {
+		return d.before
+	}
+	return d.before + "?" + strings.Join(kept, "&")
+}
+
+// Err returns the first error of the parameters read so far, or one that names the parameters which nobody read or was handed by Rest.
+// Call it after the last parameter was read.
 func (d *DSN) Err() error {
-	if d.err != nil {
+	if d.err != nil || d.handed {
 		return d.err
 	}
 	var unknown []string

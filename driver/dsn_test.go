@@ -164,3 +164,54 @@ func TestADriverWithoutParametersSaysSo(t *testing.T) {
 		t.Errorf("Err() = %q, want %q", got, want)
 	}
 }
+
+func TestRestIsWhatWasWrittenWithoutWhatWasRead(t *testing.T) {
+	for _, c := range []struct{ dsn, want string }{
+		{"x://", "x://"},
+		{"x://h", "x://h"},
+		{"x://h?own=1", "x://h"},
+		{"x://u:p%40ss@a:1,b:2/db%2Fname?sslmode=off&own=1&t%69me=%261", "x://u:p%40ss@a:1,b:2/db%2Fname?sslmode=off&t%69me=%261"},
+		{"x://h/?b=2&a=1&c=", "x://h/?b=2&a=1&c="},
+		{"x://h?%6Fwn=1&ow=2&owner=3", "x://h?ow=2&owner=3"},
+		{"x://h?a=1&&own=2&", "x://h?a=1"},
+	} {
+		d, err := driver.ParseDSN(c.dsn, "x")
+		if err != nil {
+			t.Fatalf("ParseDSN(%q) = %v", c.dsn, err)
+		}
+		d.Text("own", "")
+		if got := d.Rest(); got != c.want {
+			t.Errorf("the rest of %q is %q, want %q", c.dsn, got, c.want)
+		}
+		if err := d.Err(); err != nil {
+			t.Errorf("Err after Rest of %q = %v, want nil: the client knows what the others mean", c.dsn, err)
+		}
+	}
+}
+
+func TestErrAfterRestStillTellsOfABadValue(t *testing.T) {
+	d, err := driver.ParseDSN("x://h?own=soon&other=1", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Duration("own", 0)
+	_ = d.Rest()
+	if err := d.Err(); !errors.Is(err, driver.ErrInvalidDSN) || !strings.Contains(err.Error(), `"own"`) {
+		t.Errorf("Err = %v, want one that names the parameter", err)
+	}
+}
+
+func TestOpenHidesWhatAClientsParserSaysOfTheRest(t *testing.T) {
+	name := register(t, func(dsn string) (driver.Backend, error) {
+		d, err := driver.ParseDSN(dsn, "x")
+		if err != nil {
+			return nil, err
+		}
+		d.Text("own", "")
+		return nil, fmt.Errorf("%w: cannot parse %q", driver.ErrInvalidDSN, d.Rest())
+	})
+	_, err := driver.Open(name, "x://someone:cAnArY7@host/db?own=cAnArY8&token=cAnArY9")
+	if !errors.Is(err, driver.ErrInvalidDSN) || strings.Contains(err.Error(), "cAnArY") || strings.Contains(err.Error(), "someone") {
+		t.Errorf("Open = %v, want ErrInvalidDSN without a secret", err)
+	}
+}

@@ -34,6 +34,22 @@ func ExampleParseDSN() {
 	// invalid DSN: '@' after the host, and '#', must be written %40 and %23 (is the password percent-encoded?)
 }
 
+// A driver whose client has a parser of its own reads what is meant for it, and hands on the rest.
+func ExampleDSN_Rest() {
+	d, err := driver.ParseDSN("postgres://app@db.example:5432/locks?sslmode=verify-full&table=dlock", "postgres")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	table := d.Text("table", "locks")
+	rest := d.Rest() // for pgx.ParseConfig
+	fmt.Println(table, d.Err())
+	fmt.Println(rest)
+	// Output:
+	// dlock <nil>
+	// postgres://app@db.example:5432/locks?sslmode=verify-full
+}
+
 type exampleDriver struct{}
 
 // Open would return a Backend of the store.
