@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/dlocktest"
+	"github.com/dlock-go/dlock/internal/redistest"
 )
 
 // echo starts a server that sends back what it gets.
@@ -208,4 +209,12 @@ func TestProxyEndsWithTheTestWhateverIsUnderWay(t *testing.T) {
 	if d := time.Since(began); d > 10*time.Second {
 		t.Errorf("the end of the test took %v", d)
 	}
+}
+
+// The example is true: through the Proxy a real server gets the cases about trouble.
+func TestExampleHarnessRunsOnARealServer(t *testing.T) {
+	t.Parallel()
+	h := harness(redistest.Start(t).Addr)
+	h.Skip = dlocktest.SkipAllBut("outage-", "dsn-", "loss-deleted")
+	dlocktest.Run(t, h)
 }

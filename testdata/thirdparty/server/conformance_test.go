@@ -17,31 +17,26 @@ func TestConformance(t *testing.T) {
 		MinTTL: 100 * time.Millisecond,
 		New: func(t *testing.T) dlocktest.Store {
 			t.Parallel()
-			srv := &server.Server{}
-			l := listen(t, "127.0.0.1:0")
-			go srv.Serve(l)
-			addr := l.Addr().String()
-			t.Cleanup(func() { l.Close() })
+			srv, proxy := start(t)
 			return dlocktest.Store{
-				Open:   func(testing.TB) driver.Backend { return lockd.New(addr) },
+				Open:   func(testing.TB) driver.Backend { return lockd.New(proxy.Addr()) },
 				Driver: "lockd",
-				DSN:    "lockd://" + addr,
+				DSN:    "lockd://" + proxy.Addr(),
 				Delete: srv.Delete,
-				Outage: func(down bool) {
-					if l.Close(); !down {
-						l = listen(t, addr)
-						go srv.Serve(l)
-					}
-				},
+				Outage: proxy.Cut,
 			}
 		},
 	})
 }
 
-func listen(t *testing.T, addr string) net.Listener {
-	l, err := net.Listen("tcp", addr)
+// start starts an empty server, with a network before it that can fail.
+func start(t *testing.T) (*server.Server, *dlocktest.Proxy) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
+	srv := &server.Server{}
+	go srv.Serve(l)
+	t.Cleanup(func() { l.Close() })
+	return srv, dlocktest.NewProxy(t, l.Addr().String())
 }
