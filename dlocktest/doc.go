@@ -33,9 +33,10 @@
 //	go service.Run(t.Context(), locker)
 //	locker.Lose("leader")
 //
-// [Locker.Expire], [Locker.Fail], [Locker.Slow], [Locker.LoseReply] and [Locker.Peer] ask what it does when the store is silent, down or slow,
-// when a reply is lost, and when another process has the lock. In virtual time none of them has to be waited for, provided that the
-// Locker is made in the bubble:
+// [Locker.Expire], [Locker.Fail], [Locker.Slow], [Locker.LoseReply] and [Locker.Peer] ask what it
+// does when the store is silent, down or slow, when a reply is lost, and when another process has
+// the lock. In virtual time none of them has to be waited for, provided that the Locker is made in
+// the bubble:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		locker := dlocktest.NewLocker(t)

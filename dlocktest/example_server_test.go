@@ -13,8 +13,9 @@ import (
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
 )
 
-// harness tests a driver on the server at addr. All cases share the server: each empties it first, and none calls t.Parallel. A store in which
-// cases can be kept apart, by a database or a schema for each, need not be emptied, and lets them run at the same time.
+// harness tests a driver on the server at addr. All cases share the server: each empties it first,
+// and none calls t.Parallel. A store in which cases can be kept apart, by a database or a schema
+// for each, need not be emptied, and lets them run at the same time.
 func harness(addr string) dlocktest.Harness {
 	return dlocktest.Harness{
 		MinTTL: 300 * time.Millisecond, // the shortest that a busy machine keeps alive
@@ -47,7 +48,8 @@ func harness(addr string) dlocktest.Harness {
 	}
 }
 
-// The test of a driver whose store is a server, here Redis. The server may be anywhere, and loses all it has.
+// The test of a driver whose store is a server, here Redis. The server may be anywhere, and loses
+// all it has.
 func ExampleRun_server() {
 	_ = func(t *testing.T) {
 		addr := os.Getenv("TEST_REDIS")

@@ -2,7 +2,8 @@ package dlocktest
 
 import "strings"
 
-// SkipAllBut returns what Harness.Skip needs to run nothing but the cases whose ids begin with one of prefixes.
+// SkipAllBut returns what Harness.Skip needs to run nothing but the cases whose ids begin with one
+// of prefixes.
 func SkipAllBut(prefixes ...string) map[string]string {
 	skip := map[string]string{}
 next:

@@ -85,8 +85,8 @@ func (f *faulty) loseReply() {
 	f.replies++
 }
 
-// take takes key from the holder with the given fence and returns its claim. It reports false, and does nothing, if that holder
-// has released the key: whoever holds it by then keeps it.
+// take takes key from the holder with the given fence and returns its claim. It reports false, and
+// does nothing, if that holder has released the key: whoever holds it by then keeps it.
 func (f *faulty) take(key string, fence uint64, how cut) (driver.Claim, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +127,8 @@ type storeCall struct {
 	apply   func(ctx context.Context) error
 }
 
-// send carries a request to the store, half of the delay before the store applies it and half after.
+// send carries a request to the store, half of the delay before the store applies it and half
+// after.
 func (f *faulty) send(ctx context.Context, r storeCall) error {
 	f.mu.Lock()
 	delay, err := f.delay, f.severedLocked(r.claim)
@@ -286,7 +287,9 @@ func (f *faulty) renew(ctx context.Context, c driver.Claim) (r driver.Renewal) {
 }
 
 func (f *faulty) Release(ctx context.Context, c driver.Claim) error {
-	return f.send(ctx, storeCall{claim: c, release: true, apply: func(ctx context.Context) error { return f.Backend.Release(ctx, c) }})
+	return f.send(ctx, storeCall{claim: c, release: true, apply: func(ctx context.Context) error {
+		return f.Backend.Release(ctx, c)
+	}})
 }
 
 func (f *faulty) Ping(ctx context.Context) error {

@@ -8,7 +8,8 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Between the choice of a holder and the moment that its key is taken it may unlock, and the next one have the key.
+// Between the choice of a holder and the moment that its key is taken it may unlock, and the next
+// one have the key.
 func TestTakeSparesTheNextHolder(t *testing.T) {
 	for name, how := range map[string]cut{"Lose": cutGone, "Expire": cutSilent} {
 		synctest.Test(t, func(t *testing.T) {

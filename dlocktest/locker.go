@@ -15,11 +15,13 @@ import (
 	"github.com/dlock-go/dlock/drivers/memory"
 )
 
-// Locker is a real Locker on a store in memory, with the means to make things go wrong. It is a [dlock.LeaseLocker], so that whoever
-// holds a lock through it, by dlock.Do, by Acquire or by plain Lock, sees what would be seen with a store in the network.
+// Locker is a real Locker on a store in memory, with the means to make things go wrong. It is a
+// [dlock.LeaseLocker], so that whoever holds a lock through it, by dlock.Do, by Acquire or by plain
+// Lock, sees what would be seen with a store in the network.
 //
-// Its methods may be called from any goroutine while the test runs. A Locker belongs to the testing/synctest bubble in which NewLocker
-// was called, or to none, and so do its leases: its methods fail the test when they are called anywhere else.
+// Its methods may be called from any goroutine while the test runs. A Locker belongs to the
+// testing/synctest bubble in which NewLocker was called, or to none, and so do its leases: its
+// methods fail the test when they are called anywhere else.
 type Locker struct {
 	t      testing.TB
 	inner  dlock.LeaseLocker
@@ -43,19 +45,22 @@ type settings struct {
 	options []dlock.Option
 }
 
-// WithConfig makes the Locker behave by cfg, of which Driver is only a name for messages and DSN is ignored. Default: the zero Config.
+// WithConfig makes the Locker behave by cfg, of which Driver is only a name for messages and DSN is
+// ignored. Default: the zero Config.
 func WithConfig(cfg dlock.Config) Option { return func(s *settings) { s.cfg = cfg } }
 
 // WithOptions hands opts to dlock.New: a logger, a meter, a tracer. Default: none.
 func WithOptions(opts ...dlock.Option) Option { return func(s *settings) { s.options = opts } }
 
-// holderPatience is how long Lose and Expire wait for somebody to hold the key: the service under test may just have begun.
+// holderPatience is how long Lose and Expire wait for somebody to hold the key: the service under
+// test may just have begun.
 const holderPatience = 10 * time.Second
 
 var stores atomic.Int64
 
-// NewLocker returns a Locker on an empty store of its own, which is closed when the test is over. In a testing/synctest bubble its time is the
-// bubble's: call NewLocker within the function that synctest.Test runs, with the t of that function.
+// NewLocker returns a Locker on an empty store of its own, which is closed when the test is over.
+// In a testing/synctest bubble its time is the bubble's: call NewLocker within the function that
+// synctest.Test runs, with the t of that function.
 func NewLocker(t testing.TB, opts ...Option) *Locker {
 	t.Helper()
 	var set settings
@@ -86,7 +91,8 @@ func newLocker(t testing.TB, dsn string, set settings) *Locker {
 // cleanUp closes l at the end of the test.
 func (l *Locker) cleanUp() {
 	if bubble() != l.bubble {
-		l.t.Errorf("dlocktest: NewLocker was called in a testing/synctest bubble with a t from outside; give it the t that synctest.Test hands over")
+		l.t.Errorf("dlocktest: NewLocker was called in a testing/synctest bubble with a t from outside; " +
+			"give it the t that synctest.Test hands over")
 		return
 	}
 	l.b.slow(0)
@@ -103,8 +109,9 @@ func openMemory(t testing.TB, dsn string) *memory.Backend {
 	return b.(*memory.Backend)
 }
 
-// Peer returns another Locker on the same store, as another process would have it: to hold a key against the service under test, or to
-// see that a key is free. What Fail, Slow, LoseReply, Lose and Expire do to one Locker they do not do to the other.
+// Peer returns another Locker on the same store, as another process would have it: to hold a key
+// against the service under test, or to see that a key is free. What Fail, Slow, LoseReply, Lose
+// and Expire do to one Locker they do not do to the other.
 func (l *Locker) Peer() *Locker {
 	l.t.Helper()
 	if l.misplaced("Peer") != nil {
@@ -113,12 +120,14 @@ func (l *Locker) Peer() *Locker {
 	return newLocker(l.t, l.dsn, l.set)
 }
 
-// Lose takes key away from its holder and tells it so, as when an operator deletes the key. When Lose returns, the holder's Done is closed and the
-// context of its Do or Lease has ended, with dlock.ErrOwnershipLost as its cause; its Unlock will answer the same, and the key is free. It
-// ends one hold: should that be unlocked in the same moment, either its Unlock answers dlock.ErrOwnershipLost, or the next hold is lost.
+// Lose takes key away from its holder and tells it so, as when an operator deletes the key. When
+// Lose returns, the holder's Done is closed and the context of its Do or Lease has ended, with
+// dlock.ErrOwnershipLost as its cause; its Unlock will answer the same, and the key is free. It
+// ends one hold: should that be unlocked in the same moment, either its Unlock answers
+// dlock.ErrOwnershipLost, or the next hold is lost.
 //
-// If nobody holds key through this Locker, Lose waits for somebody who does, and fails the test after ten seconds. What a [Locker.Peer] holds is
-// lost by the Lose of that Peer.
+// If nobody holds key through this Locker, Lose waits for somebody who does, and fails the test
+// after ten seconds. What a [Locker.Peer] holds is lost by the Lose of that Peer.
 func (l *Locker) Lose(key string) {
 	l.t.Helper()
 	if l.misplaced("Lose") != nil {
@@ -130,18 +139,21 @@ func (l *Locker) Lose(key string) {
 	}
 	_ = l.side.Release(context.Background(), claim)
 	for _, x := range l.sharing(x) {
-		// Whatever comes of the extension, the holder learns of the loss from the answer, or else from the next renewal.
+		// Whatever comes of the extension, the holder learns of the loss from the answer, or else
+		// from the next renewal.
 		_ = x.Extend(context.Background(), l.ttl())
 		<-x.Done()
 	}
 }
 
-// Expire lets the hold of key run out, as when the store cannot be reached for longer than the TTL: no renewal succeeds any more, and Expire
-// returns when the deadline has passed. The holder has then been told as by Lose, and the key is free. In a synctest bubble this takes no time; in
-// real time it takes what is left of the TTL. A holder that unlocks meanwhile has not seen its lock expire, and that fails the test.
+// Expire lets the hold of key run out, as when the store cannot be reached for longer than the TTL:
+// no renewal succeeds any more, and Expire returns when the deadline has passed. The holder has
+// then been told as by Lose, and the key is free. In a synctest bubble this takes no time; in real
+// time it takes what is left of the TTL. A holder that unlocks meanwhile has not seen its lock
+// expire, and that fails the test.
 //
-// If nobody holds key through this Locker, Expire waits for somebody who does, and fails the test after ten seconds. What a [Locker.Peer] holds
-// expires by the Expire of that Peer.
+// If nobody holds key through this Locker, Expire waits for somebody who does, and fails the test
+// after ten seconds. What a [Locker.Peer] holds expires by the Expire of that Peer.
 func (l *Locker) Expire(key string) {
 	l.t.Helper()
 	if l.misplaced("Expire") != nil {
@@ -165,8 +177,9 @@ func (l *Locker) Expire(key string) {
 	}
 }
 
-// Fail makes every call to the store fail with err, until Fail(nil). Locks that are held are lost when their TTL has passed. An err made by
-// driver.Permanent is one that Lock does not try to outlast.
+// Fail makes every call to the store fail with err, until Fail(nil). Locks that are held are lost
+// when their TTL has passed. An err made by driver.Permanent is one that Lock does not try to
+// outlast.
 func (l *Locker) Fail(err error) {
 	l.t.Helper()
 	if l.misplaced("Fail") == nil {
@@ -174,15 +187,17 @@ func (l *Locker) Fail(err error) {
 	}
 }
 
-// Slow makes every call to the store take d, until Slow(0). The store applies a request halfway: what is given up on before then never
-// happens, and after that happens unseen. Renewals are calls too: locks are kept while d is a tenth of their TTL, and lost when d is all of
-// it. Lose and Expire are not slowed down.
+// Slow makes every call to the store take d, until Slow(0). The store applies a request halfway:
+// what is given up on before then never happens, and after that happens unseen. Renewals are calls
+// too: locks are kept while d is a tenth of their TTL, and lost when d is all of it. Lose and
+// Expire are not slowed down.
 func (l *Locker) Slow(d time.Duration) { l.b.slow(d) }
 
-// LoseReply makes the store's next reply get lost: the request is applied, and the call fails as if the connection had broken before the
-// reply came. Lock and TryLock find out what became of it; an Unlock may have to return an error that is not dlock.ErrOwnershipLost, although
-// the lock is free. Replies to renewals, which come and go by themselves, are not counted: nobody can see that one was lost. Called n times, it
-// loses the next n.
+// LoseReply makes the store's next reply get lost: the request is applied, and the call fails as if
+// the connection had broken before the reply came. Lock and TryLock find out what became of it; an
+// Unlock may have to return an error that is not dlock.ErrOwnershipLost, although the lock is free.
+// Replies to renewals, which come and go by themselves, are not counted: nobody can see that one
+// was lost. Called n times, it loses the next n.
 func (l *Locker) LoseReply() { l.b.loseReply() }
 
 // Held reports whether anybody holds key, through this Locker or through a Peer.
@@ -206,8 +221,9 @@ func (l *Locker) ttl() time.Duration {
 	return 10 * time.Second
 }
 
-// take takes key from whoever holds it through this Locker, and returns its lease and claim. A hold that is unlocked meanwhile is left alone,
-// and the next one is taken. Without a holder take fails the test and returns nil.
+// take takes key from whoever holds it through this Locker, and returns its lease and claim. A hold
+// that is unlocked meanwhile is left alone, and the next one is taken. Without a holder take fails
+// the test and returns nil.
 func (l *Locker) take(key, op string, how cut) (*dlock.Lease, driver.Claim) {
 	l.t.Helper()
 	for end := time.Now().Add(holderPatience); ; time.Sleep(time.Millisecond) {
@@ -220,7 +236,8 @@ func (l *Locker) take(key, op string, how cut) (*dlock.Lease, driver.Claim) {
 			continue
 		}
 		if l.held(key) {
-			l.t.Errorf("dlocktest: %s(%q): nobody holds it through this Locker, but a Peer does; call %s of that Peer", op, key, op)
+			l.t.Errorf("dlocktest: %s(%q): nobody holds it through this Locker, but a Peer does; "+
+				"call %s of that Peer", op, key, op)
 		} else {
 			l.t.Errorf("dlocktest: %s(%q): nobody holds it", op, key)
 		}
@@ -236,7 +253,8 @@ func (l *Locker) takeFrom(x *dlock.Lease, how cut) (driver.Claim, bool) {
 	return l.b.take(l.storeKey(x.Key()), x.Fence(), how)
 }
 
-// sharing returns x and the other leases of the same hold: a Reentrant Locker may have locked again.
+// sharing returns x and the other leases of the same hold: a Reentrant Locker may have locked
+// again.
 func (l *Locker) sharing(x *dlock.Lease) []*dlock.Lease {
 	others := slices.DeleteFunc(l.known(x.Key()), func(o *dlock.Lease) bool { return o == x || o.Fence() != x.Fence() })
 	return append(others, x)

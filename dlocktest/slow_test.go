@@ -16,10 +16,12 @@ func TestSlowDelaysEveryCall(t *testing.T) {
 		locker := dlocktest.NewLocker(t)
 		locker.Slow(100 * time.Millisecond)
 		for name, call := range map[string]func() error{
-			"Ping":            func() error { return dlock.Ping(t.Context(), locker) },
-			"Lock":            func() error { return locker.Lock(t.Context(), "a") },
-			"TryLock":         func() error { _, err := locker.TryLock(t.Context(), "b"); return err },
-			"Lock and Unlock": func() error { return dlock.Do(t.Context(), locker, "c", func(context.Context) error { return nil }) },
+			"Ping":    func() error { return dlock.Ping(t.Context(), locker) },
+			"Lock":    func() error { return locker.Lock(t.Context(), "a") },
+			"TryLock": func() error { _, err := locker.TryLock(t.Context(), "b"); return err },
+			"Lock and Unlock": func() error {
+				return dlock.Do(t.Context(), locker, "c", func(context.Context) error { return nil })
+			},
 		} {
 			began, want := time.Now(), 100*time.Millisecond
 			if name == "Lock and Unlock" {
@@ -49,7 +51,8 @@ func TestSlowStoreIsNotBusy(t *testing.T) {
 	})
 }
 
-// What was given up on before the store applied it never happens; after that it happens unseen, and is cleaned up.
+// What was given up on before the store applied it never happens; after that it happens unseen, and
+// is cleaned up.
 func TestSlowStoreAppliesHalfway(t *testing.T) {
 	for _, c := range []struct {
 		patience time.Duration

@@ -186,14 +186,17 @@ func param[T any](d *DSN, name string, def T, want string, parse func(string) (T
 	return v
 }
 
-// Rest returns the DSN as it was written, without the parameters that were read so far: for a store whose client has a DSN parser of its
-// own. Read the driver's own parameters first, then hand the rest on; what is in there is then the client's to refuse, and Err does
-// not call it unknown. The scheme is kept: replace it if the client wants another one.
+// Rest returns the DSN as it was written, without the parameters that were read so far: for a store
+// whose client has a DSN parser of its own. Read the driver's own parameters first, then hand the
+// rest on; what is in there is then the client's to refuse, and Err does not call it unknown. The
+// scheme is kept: replace it if the client wants another one.
 //
-// The result is full of secrets and must not be printed. Nor must the error of a client's parser, which often quotes what it was given: name the
-// driver and [ErrInvalidDSN] instead. [Open] hides what a driver shows all the same, as far as it can be recognized.
+// The result is full of secrets and must not be printed. Nor must the error of a client's parser,
+// which often quotes what it was given: name the driver and [ErrInvalidDSN] instead. [Open] hides
+// what a driver shows all the same, as far as it can be recognized.
 //
-// A client whose DSNs ParseDSN does not accept, host=localhost user=app for instance, is given the text that Driver.Open got.
+// A client whose DSNs ParseDSN does not accept, host=localhost user=app for instance, is given the
+// text that Driver.Open got.
 func (d *DSN) Rest() string {
 	d.handed = true
 	var kept []string
@@ -209,8 +212,8 @@ func (d *DSN) Rest() string {
 	return d.before + "?" + strings.Join(kept, "&")
 }
 
-// Err returns the first error of the parameters read so far, or one that names the parameters which nobody read or was handed by Rest.
-// Call it after the last parameter was read.
+// Err returns the first error of the parameters read so far, or one that names the parameters which
+// nobody read, unless Rest handed them on. Call it after the last parameter was read.
 func (d *DSN) Err() error {
 	if d.err != nil || d.handed {
 		return d.err

@@ -1,4 +1,5 @@
-// Package faultproxy is a TCP proxy for tests that delays, slows down, holds, drops and cuts what passes through it.
+// Package faultproxy is a TCP proxy for tests that delays, slows down, holds, drops and cuts what
+// passes through it.
 //
 // It is the machinery of dlocktest.Proxy, which has less to choose from and is for everybody.
 package faultproxy
@@ -48,7 +49,10 @@ func New(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), target: target, listener: l, conns: map[*pair]struct{}{}, quit: make(chan struct{})}
+	p := &Proxy{
+		Addr: l.Addr().String(), target: target, listener: l,
+		conns: map[*pair]struct{}{}, quit: make(chan struct{}),
+	}
 	p.changed = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
 	t.Cleanup(p.Close)
@@ -81,7 +85,8 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// CutAndHeal closes every connection that is open, and lets everything through on the next ones. Between the two nobody can connect.
+// CutAndHeal closes every connection that is open, and lets everything through on the next ones.
+// Between the two nobody can connect.
 func (p *Proxy) CutAndHeal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,10 +172,12 @@ type piece struct {
 	due  time.Time // not delivered before
 }
 
-// backlog is how many pieces may be on their way in one direction of a connection. Beyond it the sender is held up.
+// backlog is how many pieces may be on their way in one direction of a connection. Beyond it the
+// sender is held up.
 const backlog = 1024
 
-// carry carries bytes one way. One goroutine reads and one delivers, so that many pieces are delayed at the same time, as in a long cable.
+// carry carries bytes one way. One goroutine reads and one delivers, so that many pieces are
+// delayed at the same time, as in a long cable.
 func (p *Proxy) carry(c *pair, from, to net.Conn, up bool) {
 	pieces := make(chan piece, backlog)
 	p.wg.Go(func() { p.read(from, pieces, up) })
