@@ -98,7 +98,7 @@ func TestProxyHangKeepsConnectionsAndDeliversLate(t *testing.T) {
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("while it hangs, Read = %d, %v; want nothing until the deadline", n, err)
 	}
-	_ = conn.SetReadDeadline(time.Time{})
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	p.Hang(false)
 	got := make([]byte, 4)
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "late" {
@@ -127,7 +127,7 @@ func TestProxyHangHoldsUpWhatTrickles(t *testing.T) {
 		t.Fatalf("%d bytes of 1,000 came through while it hung", total)
 	}
 	p.Heal()
-	_ = conn.SetReadDeadline(time.Time{})
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Errorf("after Heal, Read = %v", err)
 	}
@@ -135,7 +135,7 @@ func TestProxyHangHoldsUpWhatTrickles(t *testing.T) {
 
 // Requests that are under way together take as long as one.
 func TestProxyDelaysEachRequestByItself(t *testing.T) {
-	const delay, n = 200 * time.Millisecond, 20
+	const delay, n = 200 * time.Millisecond, 40
 	p := dlocktest.NewProxy(t, echo(t))
 	conn := dial(t, p)
 	p.Delay(delay)
@@ -160,7 +160,7 @@ func TestProxyDelaysEachRequestByItself(t *testing.T) {
 	if first < delay {
 		t.Errorf("the first reply came after %v, want %v or more", first, delay)
 	}
-	if all := time.Since(began) - sending; all > n/2*delay {
+	if all := time.Since(began) - sending; all > n/4*delay {
 		t.Errorf("%d requests under way together took %v with a delay of %v each", n, all, delay)
 	}
 	for i, b := range got {
