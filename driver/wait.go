@@ -14,7 +14,7 @@ type Waiter interface {
 	//   - Acquire does not overtake the queue: while a live waiter is first in line, a free key answers ErrHeld.
 	//   - The driver notices by itself when a message is lost and when a holder expires or vanishes. Nobody else limits the time that Wait
 	//     takes: a request of its own that is not answered must become an error within seconds.
-	//   - A waiter whose process vanished is passed over, when its TTL has passed since the store last heard of it at the latest.
+	//   - A waiter whose process vanished is passed over.
 	//   - When the store has said that another owner has the key, Wait calls [Queued], and goes on waiting.
 	//
 	// When ctx ends, Wait returns ctx's error without cleaning up. The engine then calls Release on a context of its own, which
