@@ -73,3 +73,16 @@ func TestJobThatLosesTheLockSaysSo(t *testing.T) {
 		t.Errorf("the job that lost its lock returned %v", err)
 	}
 }
+
+// And when the store is slow?
+func TestJobGivesUpOnASlowStore(t *testing.T) {
+	locker := dlocktest.NewLocker(t)
+	locker.Slow(time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var out bytes.Buffer
+	err := (&job{locker, report}).run(ctx, &out)
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, dlock.ErrNotAcquired) || out.Len() > 0 {
+		t.Errorf("the job wrote %q and returned %v, want nothing, and not that another has the lock", out.String(), err)
+	}
+}
