@@ -20,33 +20,6 @@ func newDialer(timeout time.Duration, config *tls.Config) dialFunc {
 	return (&tls.Dialer{NetDialer: plain, Config: config}).DialContext // without a ServerName the server is checked by the name it is dialled at
 }
 
-// heeding returns when ctx ends, also where dial does not: the client library's own does not for TLS. A connection that is made too late is closed.
-func heeding(dial dialFunc) dialFunc {
-	type made struct {
-		conn net.Conn
-		err  error
-	}
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		result := make(chan made)
-		go func() {
-			conn, err := dial(ctx, network, addr)
-			select {
-			case result <- made{conn, err}:
-			case <-ctx.Done():
-				if err == nil {
-					_ = conn.Close()
-				}
-			}
-		}()
-		select {
-		case m := <-result:
-			return m.conn, m.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
 // forgiving has the first use of a connection fail, instead of the making of it. A pool of the client library counts for all its life the connections that
 // it failed to make, those that were given up because nobody wanted them included, and from a certain number on refuses to try for up to a second.
 func forgiving(dial dialFunc) dialFunc {

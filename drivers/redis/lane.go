@@ -7,6 +7,8 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -32,7 +34,8 @@ type lanes struct {
 func (ls *lanes) init(client redis.UniversalClient, replicas int) {
 	ls.all = map[*lane]struct{}{}
 	if c, ok := client.(*redis.Client); ok && replicas == 0 && !failsOver(client) {
-		ls.make = func() *lane { return newLane(*c.Options()) }
+		all := &common{running: make(chan struct{}, maxRunning)}
+		ls.make = func() *lane { return newLane(*c.Options(), all) }
 	} else {
 		ls.shared = &lane{client: client, shared: true}
 	}
@@ -70,7 +73,7 @@ func (ls *lanes) give(ln *lane) {
 		return
 	}
 	delete(ls.all, ln)
-	go ln.close()
+	go func() { _ = ln.client.Close() }()
 }
 
 // close ends whatever uses a lane.
@@ -84,51 +87,65 @@ func (ls *lanes) close() {
 	}
 }
 
-// lane is a client that uses one connection. The client reads until its timeout has passed, whatever becomes of the context; a lane closes the
+// lane is a client that uses one connection. The client reads until its timeout has passed, whatever becomes of the context; a lane cuts the
 // connection instead, so that a call returns when its context ends.
 type lane struct {
 	client redis.UniversalClient
-	shared bool // it is a client with many connections, which cannot be closed for the sake of one call
+	shared bool // it is a client with many connections, which cannot be cut for the sake of one call
 
 	mu     sync.Mutex
-	conn   net.Conn           // the latest
-	cancel context.CancelFunc // of the latest attempt to make one
-	use    int                // which call has it
-	cut    bool               // that call's context has ended
+	wires  []*wire                          // the latest; the client may have closed some of them
+	making map[*context.CancelFunc]struct{} // what ends the making of a connection
+	use    int                              // which call has it
+	cut    bool                             // that call's context has ended
 	closed bool
+
+	*common
+}
+
+// common is what the lanes of a client share.
+type common struct {
+	running   chan struct{} // bounds the functions of the application that do not return
+	lingering atomic.Int64  // how many connections only wait for an answer that nobody else waits for
 }
 
 var errCut = errors.New("redis: the connection was closed because the call had ended")
 
 // newLane makes a lane from the options of a client.
-func newLane(o redis.Options) *lane {
-	ln := &lane{}
-	dial := heeding(o.Dialer)
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		if err := ln.dialling(cancel); err != nil {
-			return nil, err
-		}
-		conn, err := dial(ctx, network, addr)
+func newLane(o redis.Options, all *common) *lane {
+	ln := &lane{making: map[*context.CancelFunc]struct{}{}, common: all}
+	dial := o.Dialer
+	mine := own(o)
+	hooks := watched{limit: mine.DialTimeout, running: all.running, begin: ln.begin}
+	hooks.options(mine)
+	mine.Dialer = forgiving(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := callWatched(ctx, hooks, "Dialer", func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) }, hangUp)
 		if err != nil {
 			return nil, err
 		}
 		return ln.dialled(conn)
-	}
-	mine := own(o)
+	})
 	// The end of a context is our affair. Deadlines of the connection that come sooner than the one before make Go's runtime wake a thread each time.
 	mine.ContextTimeoutEnabled = false
 	ln.client = redis.NewClient(mine)
 	return ln
 }
 
-// dialling notes how to end the making of a connection.
-func (ln *lane) dialling(cancel context.CancelFunc) error {
+// begin returns a context that also ends when the connection is cut.
+func (ln *lane) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
-	ln.cancel = cancel
-	return ln.unwanted()
+	if err := ln.unwanted(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ln.making[&cancel] = struct{}{}
+	return ctx, func() {
+		cancel()
+		ln.mu.Lock()
+		defer ln.mu.Unlock()
+		delete(ln.making, &cancel)
+	}, nil
 }
 
 // dialled takes a new connection, unless nobody wants it any more.
@@ -136,10 +153,12 @@ func (ln *lane) dialled(conn net.Conn) (net.Conn, error) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	if err := ln.unwanted(); err != nil {
-		_ = conn.Close()
+		hangUp(conn)
 		return nil, err
 	}
-	ln.conn = conn
+	w, conn := newWire(conn, &ln.lingering)
+	ln.wires = slices.DeleteFunc(ln.wires, (*wire).isOver)
+	ln.wires = append(ln.wires, w)
 	return conn, nil
 }
 
@@ -150,6 +169,19 @@ func (ln *lane) unwanted() error {
 	return nil
 }
 
+// settled is closed when nothing that was sent before will be carried out any more, as far as can be known.
+func (ln *lane) settled() <-chan struct{} {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if n := len(ln.wires); n > 0 {
+		return ln.wires[n-1].over
+	}
+	// Of a connection that is not ours, or of one that was given up, nothing is known.
+	over := make(chan struct{})
+	time.AfterFunc(brokenWait, func() { close(over) })
+	return over
+}
+
 // visit is a call's use of a lane.
 type visit struct {
 	ln   *lane
@@ -157,21 +189,63 @@ type visit struct {
 	stop func() bool // nil: it cannot be ended
 }
 
-// enter has the connection closed when ctx ends, until the visit ends.
-func (ln *lane) enter(ctx context.Context) visit {
+// enter begins a visit. If r is not nil it is not sent any more when ctx ends.
+func (ln *lane) enter(ctx context.Context, r *request) visit {
 	if ln.shared {
-		return visit{}
+		if r == nil {
+			return visit{}
+		}
+		return visit{ln: ln, stop: after.End(ctx, r.Leave)}
 	}
-	ln.mu.Lock()
-	ln.use++
-	v := visit{ln: ln, use: ln.use}
-	ln.mu.Unlock()
-	v.stop = after.End(ctx, func() { ln.end(v.use) })
+	v := ln.visit()
+	v.stop = after.End(ctx, func() {
+		if r != nil {
+			r.Leave()
+		}
+		ln.end(v.use)
+	})
 	return v
 }
 
+// patrolPause is how often a batch is looked at, and so how long it goes on when nobody wants it any more.
+const patrolPause = 500 * time.Millisecond
+
+// enterWith begins a visit of many. It is ended when nobody wants any of the answers.
+func (ln *lane) enterWith(batch []*request) visit {
+	if ln.shared {
+		return visit{}
+	}
+	v := ln.visit()
+	var timer *time.Timer
+	ln.mu.Lock() // the timer must be known before it fires
+	defer ln.mu.Unlock()
+	timer = time.AfterFunc(patrolPause, func() {
+		if !slices.ContainsFunc(batch, func(r *request) bool { return !r.Gone() }) {
+			ln.end(v.use)
+			return
+		}
+		ln.mu.Lock()
+		defer ln.mu.Unlock()
+		if ln.use == v.use {
+			timer.Reset(patrolPause)
+		}
+	})
+	v.stop = func() bool {
+		timer.Stop()
+		return false
+	}
+	return v
+}
+
+func (ln *lane) visit() visit {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.use++
+	return visit{ln: ln, use: ln.use}
+}
+
 func (v visit) leave() {
-	if v.stop == nil || v.stop() {
+	if v.stop == nil || v.stop() || v.ln.shared {
 		return
 	}
 	v.ln.mu.Lock()
@@ -180,37 +254,37 @@ func (v visit) leave() {
 	v.ln.cut = false
 }
 
-// end closes the connection if the call is still the one that has it.
+// end cuts the connection if the call is still the one that has it.
 func (ln *lane) end(use int) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	if ln.use == use {
 		ln.cut = true
-		ln.hangUp()
+		ln.cutOff()
 	}
 }
 
-// hangUp closes the connection, or ends the making of one. That of TLS is closed beneath, because a farewell might have to wait.
-func (ln *lane) hangUp() {
-	if ln.cancel != nil {
-		ln.cancel()
+// cutOff ends what is done with the connection, and the making of one.
+func (ln *lane) cutOff() {
+	for end := range ln.making {
+		(*end)()
 	}
-	conn := ln.conn
-	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = t.NetConn()
-	}
-	if conn != nil {
-		_ = conn.Close()
+	for _, w := range ln.wires {
+		w.cutOff()
 	}
 }
 
+// close closes the connection, and does not wait for anything.
 func (ln *lane) close() {
 	if ln.shared {
 		return
 	}
 	ln.mu.Lock()
 	ln.closed = true
-	ln.hangUp()
+	ln.cutOff()
+	for _, w := range ln.wires {
+		w.drop()
+	}
 	ln.mu.Unlock()
 	_ = ln.client.Close()
 }

@@ -93,7 +93,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 	}
 	r := &acquireRequest{token: "d:" + c.Token, owner: c.Owner, ttl: millis(c.TTL), longer: millis(c.TTL) + hour, channel: channel}
 	r.room = [...]any{&r.token, &r.owner, &r.ttl, &r.longer, &r.channel}
-	r.request = request{script: acquireScript(), keys: b.keys(c.Key), args: r.room[:]}
+	r.script, r.keys, r.args, r.request.token = acquireScript(), b.keys(c.Key), r.room[:], c.Token
 	if b.opt.replicas > 0 {
 		return b.acquireReplicated(ctx, c, &r.request)
 	}
@@ -106,6 +106,10 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 
 // Release implements [driver.Backend].
 func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
+	return b.pipe.releaseBehind(ctx, c.Token, func() error { return b.release(ctx, c) })
+}
+
+func (b *Backend) release(ctx context.Context, c driver.Claim) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 type pipeline struct {
 	gate   gather.Gate[*request]
 	lanes  lanes
+	open   unanswered
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 }
@@ -24,11 +26,40 @@ type request struct {
 	gather.Ticket
 	script *script
 	keys   []string
-	args   []any // those that many requests have are pointers, which need not be boxed
+	args   []any  // those that many requests have are pointers, which need not be boxed
+	token  string // of the claim that it may put into the store; empty: it does not
 
+	full  bool // the script itself is sent, and not only its name
 	reply any
 	err   error
 }
+
+// MarshalBinary is the argument of the command that says which script is run. It is asked for when the command is written, perhaps long after the request was
+// made, because a connection had to be made first. What nobody wants any more becomes a script that does nothing.
+func (r *request) MarshalBinary() ([]byte, error) {
+	wanted := r.Begin()
+	switch {
+	case !wanted && r.full:
+		return nothing, nil
+	case !wanted:
+		return unknown, nil
+	case r.full:
+		return r.script.source, nil
+	default:
+		return r.script.sha, nil
+	}
+}
+
+// String is what a hook that prints commands shows.
+func (r *request) String() string { return string(r.script.sha) }
+
+var (
+	nothing = []byte("return 0")
+	unknown = []byte(strings.Repeat("0", 40)) // no script has this name
+)
+
+// errUnwanted is the outcome of a request that was not sent because nobody waited for it.
+var errUnwanted = errors.New("redis: the call had ended before its request was sent")
 
 // once is a command that the client does not repeat by itself: what a release finds the second time would be taken for the first.
 type once struct{ *redis.Cmd }
@@ -50,53 +81,89 @@ func (p *pipeline) init(client redis.UniversalClient, replicas int) {
 	p.gate = gather.Gate[*request]{Width: lanesKept, Patience: 100 * time.Millisecond, Alone: p.alone, Together: p.together, Closed: errClosed}
 }
 
-// run sends r and waits for its reply. When ctx ends first, r may still be sent, or have been.
+// run sends r and waits for its reply. When ctx ends first r may have been sent; if it was not, it never is.
 func (p *pipeline) run(ctx context.Context, r *request) (any, error) {
 	if err := p.gate.Do(ctx, r); err != nil {
+		if r.token != "" && r.Sent() {
+			p.open.until(r.Done(), r.token)
+		}
 		return nil, err
 	}
 	return r.reply, p.ended(ctx, r.err)
 }
 
+// alone sends a request by itself.
 func (p *pipeline) alone(ctx context.Context, r *request) {
-	r.err = p.use(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
-		r.reply, err = evaluate(ctx, client, r)
-		return err
-	})
+	ln, err := p.lanes.take()
+	if err != nil {
+		r.err = err
+		return
+	}
+	v := ln.enter(ctx, r)
+	r.reply, r.err = evaluate(p.contextOf(ctx, ln), ln.client, r)
+	v.leave()
+	p.note(ln, r)
+	p.lanes.give(ln)
+}
+
+// note remembers requests that were sent and have no answer.
+func (p *pipeline) note(ln *lane, batch ...*request) {
+	var tokens []string
+	for _, r := range batch {
+		if r.err != nil && r.token != "" && r.Sent() && !isAnswer(r.err) {
+			tokens = append(tokens, r.token)
+		}
+	}
+	if len(tokens) > 0 {
+		p.open.until(ln.settled(), tokens...)
+	}
+}
+
+func isAnswer(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer)
 }
 
 // together sends requests of different callers, until the client's timeouts or Close end it.
 func (p *pipeline) together(batch []*request) {
 	ln, err := p.lanes.take()
-	switch {
-	case err != nil:
+	if err != nil {
 		for _, r := range batch {
 			r.err = err
 		}
 		return
-	case len(batch) == 1:
+	}
+	v := ln.enterWith(batch)
+	if len(batch) == 1 {
 		batch[0].reply, batch[0].err = evaluate(p.ctx, ln.client, batch[0])
-	default:
+	} else {
 		runScripts(p.ctx, ln.client, batch)
 	}
+	v.leave()
+	p.note(ln, batch...)
 	p.lanes.give(ln)
 }
 
 // do has f use a connection by itself, and returns when ctx ends.
 func (p *pipeline) do(ctx context.Context, f func(context.Context, redis.UniversalClient) error) error {
-	return p.ended(ctx, p.use(ctx, f))
+	return p.doFor(ctx, nil, f)
 }
 
-func (p *pipeline) use(ctx context.Context, f func(context.Context, redis.UniversalClient) error) error {
+// doFor is do for a request that f sends.
+func (p *pipeline) doFor(ctx context.Context, r *request, f func(context.Context, redis.UniversalClient) error) error {
 	ln, err := p.lanes.take()
 	if err != nil {
 		return err
 	}
-	v := ln.enter(ctx)
+	v := ln.enter(ctx, r)
 	err = f(p.contextOf(ctx, ln), ln.client)
 	v.leave()
+	if r != nil {
+		r.err = err
+		p.note(ln, r)
+	}
 	p.lanes.give(ln)
-	return err
+	return p.ended(ctx, err)
 }
 
 // ended says what ended a call that failed: Close, or the end of ctx.
@@ -127,18 +194,28 @@ func (p *pipeline) close() {
 
 // evaluate runs a script that the server probably knows.
 func evaluate(ctx context.Context, client redis.UniversalClient, r *request) (any, error) {
-	cmd := once{redis.NewCmd(ctx, r.command("evalsha", &r.script.sha)...)}
+	cmd := once{redis.NewCmd(ctx, r.command()...)}
 	err := client.Process(ctx, cmd)
-	if unknownScript(err) {
-		cmd = once{redis.NewCmd(ctx, r.command("eval", &r.script.source)...)}
+	if unknownScript(err) && r.again() {
+		cmd = once{redis.NewCmd(ctx, r.command()...)}
 		err = client.Process(ctx, cmd)
 	}
 	return cmd.Val(), err
 }
 
-func (r *request) command(name string, script *string) []any {
+// again prepares r to be sent once more, in full. It reports whether anybody wants that.
+func (r *request) again() bool {
+	r.full = true
+	return !r.Gone()
+}
+
+func (r *request) command() []any {
+	name := "evalsha"
+	if r.full {
+		name = "eval"
+	}
 	args := make([]any, 0, 3+len(r.keys)+len(r.args))
-	args = append(args, name, script, len(r.keys))
+	args = append(args, name, r, len(r.keys))
 	for _, k := range r.keys {
 		args = append(args, k)
 	}
@@ -149,25 +226,25 @@ func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.
 
 // runScripts runs many scripts in one pipeline. What the server does not know is sent once more, in full.
 func runScripts(ctx context.Context, client redis.UniversalClient, batch []*request) {
-	again := pipelined(ctx, client, batch, func(r *request) []any { return r.command("evalsha", &r.script.sha) })
-	if len(again) > 0 {
-		pipelined(ctx, client, again, func(r *request) []any { return r.command("eval", &r.script.source) })
+	if rest := pipelined(ctx, client, batch); len(rest) > 0 {
+		pipelined(ctx, client, rest)
 	}
 }
 
-func pipelined(ctx context.Context, client redis.UniversalClient, batch []*request, command func(*request) []any) (unknown []*request) {
+// pipelined sends a batch, and returns what the server does not know and somebody still wants.
+func pipelined(ctx context.Context, client redis.UniversalClient, batch []*request) (rest []*request) {
 	pipe := client.Pipeline()
 	cmds := make([]once, len(batch))
 	for i, r := range batch {
-		cmds[i] = once{redis.NewCmd(ctx, command(r)...)}
+		cmds[i] = once{redis.NewCmd(ctx, r.command()...)}
 		_ = pipe.Process(ctx, cmds[i])
 	}
 	_, failed := pipe.Exec(ctx)
 	for i, r := range batch {
 		r.reply, r.err = cmds[i].outcome(failed)
-		if unknownScript(r.err) {
-			unknown = append(unknown, r)
+		if unknownScript(r.err) && r.again() {
+			rest = append(rest, r)
 		}
 	}
-	return unknown
+	return rest
 }

@@ -51,10 +51,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"io"
 	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unicode"
 
 	"github.com/redis/go-redis/v9"
@@ -73,6 +75,7 @@ type Backend struct {
 	client  redis.UniversalClient
 	renewer redis.UniversalClient // for renewals, so that the application cannot use up their connections
 	owned   bool                  // client was made here and is closed here
+	made    []io.Closer           // what else is closed here
 	shared  bool                  // renewer is client
 	opt     options
 
@@ -124,10 +127,11 @@ func checkChannel(prefix string) error {
 }
 
 // New returns a Backend on a client that the application already has, which stays open when the Backend is closed. It returns nil for a
-// nil client, and for a *redis.Ring, whose shards are not one store; dlock.New then answers ErrConnectorNil.
+// nil client; dlock.New then answers ErrConnectorNil. A *redis.Ring, whose shards are not one store, cannot be used: every call says so.
 //
 // Of a *redis.Client the options are used, its Dialer included: locks and renewals have connections of their own, so that an application which uses up
-// its pool does not delay them. Hooks of the client see only what looks at locks. With WithReplicas, and with a *redis.ClusterClient, locking goes
+// its pool does not delay them. Functions in the options, such as a CredentialsProvider, may block: a call that needs one returns with its context. A
+// request is given up after 5s at the latest, and after 2s where the client has no timeouts. Hooks of the client see only what looks at locks. With WithReplicas, and with a *redis.ClusterClient, locking goes
 // through the client, and renewals through another one made from its options. A client for Sentinel, which alone learns of a failover, is shared for
 // everything, and so is a client of any other kind; Diagnose says so. With a DSN for Sentinel renewals have a client of their own.
 func New(client redis.UniversalClient, opts ...Option) driver.Backend {
@@ -135,7 +139,7 @@ func New(client redis.UniversalClient, opts ...Option) driver.Backend {
 		return nil
 	}
 	if _, ring := client.(*redis.Ring); ring {
-		return nil
+		return refusing{errRing}
 	}
 	o := options{notify: true, channel: "dlock:"}
 	for _, opt := range opts {
@@ -160,28 +164,67 @@ func newBackend(client, renewer redis.UniversalClient, o options) *Backend {
 	if renewer == nil {
 		b.renewer, b.shared = renewClient(client)
 	}
-	b.pipe.init(client, o.replicas)
+	b.pipe.init(b.bounded(client), o.replicas)
 	b.queue.init(b)
 	return b
 }
 
-// renewClient makes the client for renewals.
+// renewClient makes the client for renewals, and for listening.
 func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared bool) {
 	if failsOver(client) {
 		return client, true
 	}
 	switch c := client.(type) {
 	case *redis.Client:
-		return redis.NewClient(own(*c.Options())), false
+		o := own(*c.Options())
+		o.Dialer = forgiving(o.Dialer)
+		newWatched(o.DialTimeout).options(o)
+		return redis.NewClient(o), false
 	case *redis.ClusterClient:
-		o := *c.Options()
-		o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, -1, 0, 0, 0
-		o.DialerRetries, o.ContextTimeoutEnabled = 1, true
-		o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
-		return redis.NewClusterClient(&o), false
+		o := ownCluster(*c.Options())
+		o.PoolSize = mostConnections
+		return redis.NewClusterClient(o), false
 	default:
 		return client, true
 	}
+}
+
+// bounded returns what locking uses of a client that is shared: the client itself if it has timeouts, or one like it that has some.
+func (b *Backend) bounded(client redis.UniversalClient) redis.UniversalClient {
+	switch c := client.(type) {
+	case *redis.Client:
+		if o := c.Options(); endless(o.ReadTimeout) || endless(o.WriteTimeout) {
+			return c.WithTimeout(timeoutWithout)
+		}
+	case *redis.ClusterClient:
+		o := c.Options()
+		if !failsOver(c) && (endless(o.ReadTimeout) || endless(o.WriteTimeout)) {
+			bounded := redis.NewClusterClient(ownCluster(*o))
+			b.made = append(b.made, bounded)
+			return bounded
+		}
+	}
+	return client
+}
+
+const (
+	// timeoutWithout is for how long a client of our own waits where the application's would wait for ever. After an outage nobody waits for longer than that
+	// because of a connection that is dead.
+	timeoutWithout = 2 * time.Second
+
+	// longestTimeout is the longest for which a client of our own waits, whatever the application's would do.
+	longestTimeout = 5 * time.Second
+)
+
+// endless reports whether a timeout in the options of a client, as the client library has made them, is none.
+func endless(timeout time.Duration) bool { return timeout <= 0 || timeout > longestTimeout }
+
+// limited is a timeout for a client of our own.
+func limited(timeout time.Duration) time.Duration {
+	if timeout <= 0 {
+		return timeoutWithout
+	}
+	return min(timeout, longestTimeout)
 }
 
 // failsOver reports whether client goes to the master that Sentinel names. It drops its connections when that is another one; those of a client made from
@@ -201,14 +244,26 @@ func failsOver(client redis.UniversalClient) bool {
 // times as this, the client library does not try again for up to a second.
 const mostConnections = 16
 
-// own makes the options of another client for the same server of o: with few connections, pipelines included, and without retries, which are the
-// engine's.
+// own makes the options of another client for the same server of o: with few connections, pipelines included, with timeouts, and without retries, which are
+// the engine's.
 func own(o redis.Options) *redis.Options {
-	o.Dialer = forgiving(o.Dialer)
 	o.PoolSize, o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, -1, 0, 0, 0
+	o.MaxConcurrentDials, o.PoolTimeout = 0, 0
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = limited(o.ReadTimeout), limited(o.WriteTimeout), limited(o.DialTimeout)
 	o.Protocol = 2 // of the third version nothing is used, and looking for its notifications takes time
 	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
+	o.ClientSideCacheConfig, o.ClientSideCache = nil, nil
+	return &o
+}
+
+// ownCluster is own for a cluster, with as many connections as o has.
+func ownCluster(o redis.ClusterOptions) *redis.ClusterOptions {
+	o.PipelinePoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = -1, 0, 0, 0
+	o.PoolTimeout, o.DialerRetries, o.ContextTimeoutEnabled = 0, 1, true
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = limited(o.ReadTimeout), limited(o.WriteTimeout), limited(o.DialTimeout)
+	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
+	newWatched(o.DialTimeout).clusterOptions(&o)
 	return &o
 }
 
@@ -226,14 +281,15 @@ func (b *Backend) Close() error {
 		close(b.closed)
 		b.pipe.close() // first, because a subscription that is just being made may keep us waiting
 		b.queue.close()
-		var err1, err2 error
 		if !b.shared {
-			err1 = b.renewer.Close()
+			b.made = append(b.made, b.renewer)
 		}
 		if b.owned {
-			err2 = b.client.Close()
+			b.made = append(b.made, b.client)
 		}
-		b.closeErr = errors.Join(err1, err2)
+		for _, c := range b.made {
+			b.closeErr = errors.Join(b.closeErr, c.Close())
+		}
 	})
 	return b.closeErr
 }

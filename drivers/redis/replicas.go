@@ -17,7 +17,7 @@ import (
 // it is asked for again, or released.
 func (b *Backend) acquireReplicated(ctx context.Context, c driver.Claim, r *request) (standing, error) {
 	var acked *redis.IntCmd
-	err := b.pipe.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
+	err := b.pipe.doFor(ctx, r, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		acked, err = r.evaluateAndWait(ctx, client, b.opt.replicas)
 		return err
 	})
@@ -72,18 +72,17 @@ func (r *request) evaluateAndWait(ctx context.Context, client redis.UniversalCli
 
 // evaluateAndWaitOn is evaluateAndWait on one server.
 func (r *request) evaluateAndWaitOn(ctx context.Context, node redis.Cmdable, replicas int) (acked *redis.IntCmd, err error) {
-	for _, command := range [][]any{r.command("evalsha", &r.script.sha), r.command("eval", &r.script.source)} {
+	for {
 		pipe := node.Pipeline()
-		cmd := once{redis.NewCmd(ctx, command...)}
+		cmd := once{redis.NewCmd(ctx, r.command()...)}
 		_ = pipe.Process(ctx, cmd)
 		acked = redis.NewIntCmd(ctx, "wait", replicas, replicaWait.Milliseconds())
 		_ = pipe.Process(ctx, acked)
 		_, failed := pipe.Exec(ctx)
-		if r.reply, err = cmd.outcome(failed); !unknownScript(err) {
-			break
+		if r.reply, err = cmd.outcome(failed); !unknownScript(err) || r.full || !r.again() {
+			return acked, err
 		}
 	}
-	return acked, err
 }
 
 // instead returns the server to ask after node has failed with err, or nil. It has the client learn anew which server has what.

@@ -12,7 +12,7 @@ import (
 var sources embed.FS
 
 // script is a Lua script and the name that the server knows it by.
-type script struct{ source, sha string }
+type script struct{ source, sha []byte }
 
 var (
 	acquireScript  = loaded("acquire")
@@ -29,7 +29,7 @@ func loaded(name string) func() *script { return sync.OnceValue(func() *script {
 func load(name string) *script {
 	source := read(name + ".lua")
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	return &script{source, hex.EncodeToString(sum[:])}
+	return &script{[]byte(source), hex.AppendEncode(nil, sum[:])}
 }
 
 func read(file string) string {

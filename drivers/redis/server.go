@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,7 +31,9 @@ func (b *Backend) ready(ctx context.Context) error {
 	}
 	select {
 	case b.asking <- struct{}{}:
-		defer func() { <-b.asking }()
+		free := sync.OnceFunc(func() { <-b.asking })
+		defer free()
+		defer time.AfterFunc(askAlone, free).Stop()
 	case <-ctx.Done():
 		return classify(opVersion, ctx.Err())
 	case <-b.closed:
@@ -42,7 +45,12 @@ func (b *Backend) ready(ctx context.Context) error {
 	return b.check(ctx)
 }
 
-const opVersion = "ask for the server's version"
+const (
+	opVersion = "ask for the server's version"
+
+	// askAlone is how long one call asks before the next one may, too: it may be stuck where another would not be.
+	askAlone = 100 * time.Millisecond
+)
 
 // check asks the server what it is. One call at a time does: each has a connection of its own meanwhile, and there may be thousands of calls at the start.
 func (b *Backend) check(ctx context.Context) error {
@@ -63,21 +71,57 @@ func (b *Backend) check(ctx context.Context) error {
 	return nil
 }
 
-// readServer reads what the server says of itself. A server that does not let us ask says nothing.
+// readServer reads what the server says of itself. The answer to HELLO is short and needs no right; servers and proxies that do not know it are asked for more.
+// A server that does not let us ask says nothing.
 func readServer(ctx context.Context, client redis.UniversalClient) (map[string]string, error) {
 	values := map[string]string{}
+	reply, err := client.Do(ctx, "hello").Result()
+	if err == nil && readHello(reply, values) {
+		return values, nil
+	}
+	if err := unaskable(err); err != nil {
+		return nil, err
+	}
 	for _, section := range []string{"server", "cluster"} {
 		text, err := client.Info(ctx, section).Result()
-		var answer redis.Error
-		if errors.As(err, &answer) && !refusesAll(answer.Error()) {
-			continue
-		}
-		if err != nil {
-			return nil, err
+		if failed := unaskable(err); failed != nil {
+			return nil, failed
 		}
 		readInfo(text, values)
 	}
 	return values, nil
+}
+
+// unaskable returns the error if it does not come of the question itself.
+func unaskable(err error) error {
+	var answer redis.Error
+	if errors.As(err, &answer) && !refusesAll(answer.Error()) {
+		return nil
+	}
+	return err
+}
+
+// readHello takes from the answer to HELLO what INFO says too, under the names that it has there. It reports whether it was all there.
+func readHello(reply any, into map[string]string) bool {
+	hello := map[any]any{}
+	switch v := reply.(type) {
+	case map[any]any:
+		hello = v
+	case []any:
+		for i := 0; i+1 < len(v); i += 2 {
+			hello[v[i]] = v[i+1]
+		}
+	}
+	version, ok1 := hello["version"].(string)
+	mode, ok2 := hello["mode"].(string)
+	if !ok1 || !ok2 || hello["server"] != "redis" {
+		return false // it may be something else, whose version says nothing
+	}
+	into["redis_version"] = version
+	if mode == "cluster" {
+		into["cluster_enabled"] = "1"
+	}
+	return true
 }
 
 // refusesAll reports whether an answer has nothing to do with the question: what the server is must then be asked another time.

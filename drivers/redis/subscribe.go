@@ -309,7 +309,7 @@ func (s *subscription) connect() *connection {
 
 // listen subscribes and delivers until the connection breaks. An acknowledgement that does not come is one that was lost.
 func (s *subscription) listen(c *connection) error {
-	ps := s.q.b.client.Subscribe(c.ctx)
+	ps := s.q.b.renewer.Subscribe(c.ctx)
 	stop := context.AfterFunc(c.ctx, func() { _ = ps.Close() })
 	defer func() {
 		stop()

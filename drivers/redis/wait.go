@@ -122,9 +122,14 @@ func (w *waiter) ask(ctx context.Context) (standing, error) {
 	return w.reassert(ctx)
 }
 
+// reassertLimit is the longest that one question of a waiter may take.
+const reassertLimit = 2 * time.Second
+
 func (w *waiter) reassert(ctx context.Context) (standing, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(w.claim.TTL, reassertLimit))
+	defer cancel()
 	reply, err := w.b.pipe.run(ctx, &request{
-		script: reassertScript(), keys: w.b.keys(w.claim.Key),
+		script: reassertScript(), keys: w.b.keys(w.claim.Key), token: w.claim.Token,
 		args: []any{"d:" + w.claim.Token, w.claim.Owner, millis(w.claim.TTL), w.b.queue.channel},
 	})
 	if err != nil {

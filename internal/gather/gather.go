@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,11 +35,20 @@ type Gate[R Request] struct {
 	Closed error
 
 	mu       sync.Mutex
-	underWay int
+	underWay int    // those that count
+	current  *era   // what is sent at this time belongs to it; nil: nothing was sent yet
+	older    []*era // those before it that still count, oldest first
 	gathered []R
 	overdue  *time.Timer // runs while requests are gathered
 	closed   bool
 	batches  sync.WaitGroup
+}
+
+// era is the time between two overtakings. When a batch of an era has returned, what is still under way of those before it is stuck, and takes no place from
+// others any more.
+type era struct {
+	underWay  int
+	forgotten bool // it does not count any more
 }
 
 // Request is a pointer to something that has a [Ticket] embedded.
@@ -47,21 +57,52 @@ type Request interface{ ticket() *Ticket }
 // Ticket makes what has it a [Request].
 type Ticket struct {
 	done    chan struct{} // made when the request is gathered
-	gone    bool          // nobody waits for it; guarded by the gate
-	refused bool          // the gate was closed before it was sent
+	state   atomic.Uint32
+	refused bool // the gate was closed before it was sent
 }
+
+const (
+	sent uint32 = 1 << iota
+	gone
+)
 
 func (t *Ticket) ticket() *Ticket { return t }
 
-// Do sends r, by itself or with others. With an error r is not to be looked at: if ctx has ended it may still be sent, or have been; after Close it is not.
+// Begin is called just before the request is written, each time it is. It reports whether anybody still wants the answer; if not, it must not be sent.
+func (t *Ticket) Begin() bool {
+	for {
+		s := t.state.Load()
+		switch {
+		case s&gone != 0:
+			return false
+		case s&sent != 0 || t.state.CompareAndSwap(s, s|sent):
+			return true
+		}
+	}
+}
+
+// Leave says that nobody wants the answer any more: what was not sent yet never is.
+func (t *Ticket) Leave() { t.state.Or(gone) }
+
+// Gone reports whether Leave was called.
+func (t *Ticket) Gone() bool { return t.state.Load()&gone != 0 }
+
+// Sent reports whether Begin has let the request through.
+func (t *Ticket) Sent() bool { return t.state.Load()&sent != 0 }
+
+// Done is closed when what the request went out with has returned. It is nil for one that goes by itself.
+func (t *Ticket) Done() <-chan struct{} { return t.done }
+
+// Do sends r, by itself or with others. With an error r is not to be looked at, but for its [Ticket]: if ctx has ended it may have been sent, and will not be
+// if it was not; after Close it is not.
 func (g *Gate[R]) Do(ctx context.Context, r R) error {
-	free, err := g.enter(r)
+	place, err := g.enter(r)
 	if err != nil {
 		return err
 	}
-	if free {
+	if place != nil {
 		g.Alone(ctx, r)
-		g.leave()
+		g.leave(place)
 		return nil
 	}
 	t := r.ticket()
@@ -72,29 +113,36 @@ func (g *Gate[R]) Do(ctx context.Context, r R) error {
 		}
 		return nil
 	case <-ctx.Done():
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		t.gone = true
+		t.Leave()
 		return ctx.Err()
 	}
 }
 
-// enter reports whether r may go straight out. Otherwise it is gathered.
-func (g *Gate[R]) enter(r R) (free bool, err error) {
+// enter returns a place for r to go straight out. Without one it is gathered.
+func (g *Gate[R]) enter(r R) (place *era, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.closed:
-		return false, g.Closed
+		return nil, g.Closed
 	case g.underWay < g.Width:
-		g.underWay++
-		return true, nil
+		return g.take(), nil
 	}
 	r.ticket().done = make(chan struct{})
 	if g.gathered = append(g.gathered, r); len(g.gathered) == 1 {
 		g.watch()
 	}
-	return false, nil
+	return nil, nil
+}
+
+// take takes a place. The mutex is held.
+func (g *Gate[R]) take() *era {
+	if g.current == nil {
+		g.current = &era{}
+	}
+	g.current.underWay++
+	g.underWay++
+	return g.current
 }
 
 // watch sees to it that what is gathered does not wait too long. The mutex is held.
@@ -109,22 +157,41 @@ func (g *Gate[R]) watch() {
 // overtake sends what has gathered although those before it have not returned.
 func (g *Gate[R]) overtake() {
 	g.mu.Lock()
-	g.underWay++
-	g.mu.Unlock()
-	g.leave()
+	defer g.mu.Unlock()
+	batch := g.collect()
+	if len(batch) == 0 {
+		return
+	}
+	g.older = append(g.older, g.current)
+	g.current = nil
+	place := g.take()
+	g.batches.Go(func() { g.send(batch, place) })
+}
+
+// forget takes the places of those that were overtaken by something that has returned by now. The mutex is held.
+func (g *Gate[R]) forget(returned *era) {
+	if returned.forgotten {
+		return
+	}
+	for len(g.older) > 0 && g.older[0] != returned {
+		stuck := g.older[0]
+		stuck.forgotten = true
+		g.underWay -= stuck.underWay
+		g.older = g.older[1:]
+	}
 }
 
 // leave sends what has gathered, in the place of a request that has returned.
-func (g *Gate[R]) leave() {
+func (g *Gate[R]) leave(place *era) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if batch := g.next(); len(batch) > 0 {
-		g.batches.Go(func() { g.send(batch) })
+	if batch, place := g.next(place); len(batch) > 0 {
+		g.batches.Go(func() { g.send(batch, place) })
 	}
 }
 
 // send sends a batch, and then what has gathered meanwhile, until there is nothing more.
-func (g *Gate[R]) send(batch []R) {
+func (g *Gate[R]) send(batch []R, place *era) {
 	for len(batch) > 0 {
 		g.Together(batch)
 		for _, r := range batch {
@@ -132,26 +199,32 @@ func (g *Gate[R]) send(batch []R) {
 		}
 		runtime.Gosched() // those who have got their answers may have more to ask, and then it goes out together
 		g.mu.Lock()
-		batch = g.next()
+		g.forget(place)
+		batch, place = g.next(place)
 		g.mu.Unlock()
 	}
 }
 
-// next returns the batch that takes the place of what has returned. If there is none the place is free. The mutex is held.
-func (g *Gate[R]) next() (batch []R) {
-	if len(g.gathered) > 0 {
-		batch = g.collect()
+// next frees the place of what has returned, and takes it for the batch that goes out next, if there is one. The mutex is held.
+func (g *Gate[R]) next(place *era) (batch []R, taken *era) {
+	place.underWay--
+	if place.forgotten {
+		return nil, nil
 	}
-	if len(batch) == 0 {
-		g.underWay--
+	g.underWay--
+	if batch = g.collect(); len(batch) > 0 {
+		taken = g.take()
 	}
-	return batch
+	return batch, taken
 }
 
 // collect takes a batch out of what has gathered. The mutex is held.
 func (g *Gate[R]) collect() []R {
+	if len(g.gathered) == 0 {
+		return nil
+	}
 	g.overdue.Stop()
-	batch, rest := slices.DeleteFunc(g.gathered, func(r R) bool { return r.ticket().gone }), []R(nil)
+	batch, rest := slices.DeleteFunc(g.gathered, func(r R) bool { return r.ticket().Gone() }), []R(nil)
 	if g.Pick != nil && len(batch) > 0 {
 		batch, rest = g.Pick(batch)
 	}
