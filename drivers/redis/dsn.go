@@ -52,6 +52,9 @@ func open(d *driver.DSN) (clients, options, error) {
 		dial: d.Duration("dial_timeout", 5*time.Second), read: d.Duration("read_timeout", 3*time.Second),
 		write: d.Duration("write_timeout", 3*time.Second), pool: d.Int("pool_size", 0, 1, 10_000), name: d.Text("client_name", ""),
 	}
+	if strings.ContainsFunc(p.name, func(r rune) bool { return r < '!' || r > '~' }) { // the server would refuse it, with every connection
+		return clients{}, o, netdsn.Bad("parameter %q must consist of ASCII letters, digits and punctuation, without blanks", "client_name")
+	}
 	for name, timeout := range map[string]time.Duration{"dial_timeout": p.dial, "read_timeout": p.read, "write_timeout": p.write} {
 		if timeout == 0 { // the client would take it for its default
 			return clients{}, o, netdsn.Bad("parameter %q must be more than 0", name)

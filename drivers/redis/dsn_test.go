@@ -211,6 +211,7 @@ func TestDSNThatCannotBeUsedIsRefusedWithAReason(t *testing.T) {
 		{"redis://h?read_timeout=0s", `parameter "read_timeout" must be more than 0`},
 		{"redis+cluster://h?dial_timeout=0s", `parameter "dial_timeout" must be more than 0`},
 		{"redis+sentinel://h/m?write_timeout=0s", `parameter "write_timeout" must be more than 0`},
+		{"redis://h?client_name=my%20service", `parameter "client_name" must consist of ASCII letters, digits and punctuation, without blanks`},
 		{"redis://h?notify=maybe", `parameter "notify" must be true, false, on or off`},
 		{"redis://h?replicas=-1", `parameter "replicas" must be a whole number from 0 to 100`},
 		{"unix://", "a socket is written unix:///path/to/socket"},
@@ -265,10 +266,8 @@ func TestNoErrorOfADSNShowsASecret(t *testing.T) {
 }
 
 func TestNewOfNothingIsNoBackend(t *testing.T) {
-	ring := goredis.NewRing(&goredis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
-	t.Cleanup(func() { _ = ring.Close() })
 	for name, client := range map[string]goredis.UniversalClient{
-		"nil": nil, "a nil *Client": (*goredis.Client)(nil), "a nil *ClusterClient": (*goredis.ClusterClient)(nil), "a nil *Ring": (*goredis.Ring)(nil), "a Ring": ring,
+		"nil": nil, "a nil *Client": (*goredis.Client)(nil), "a nil *ClusterClient": (*goredis.ClusterClient)(nil), "a nil *Ring": (*goredis.Ring)(nil),
 	} {
 		b := redisdriver.New(client)
 		if b != nil {
@@ -277,6 +276,29 @@ func TestNewOfNothingIsNoBackend(t *testing.T) {
 		if _, err := dlock.New(b, &dlock.Config{}); !errors.Is(err, dlock.ErrConnectorNil) {
 			t.Errorf("dlock.New(redis.New(%s)) = %v, want ErrConnectorNil", name, err)
 		}
+	}
+}
+
+func TestARingIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	ring := goredis.NewRing(&goredis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	t.Cleanup(func() { _ = ring.Close() })
+	l, err := dlock.New(redisdriver.New(ring), &dlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := limited(t, 10*time.Second)
+	for what, call := range map[string]func() error{
+		"Lock":    func() error { return l.Lock(ctx, "k") },
+		"TryLock": func() error { _, err := l.TryLock(ctx, "k"); return err },
+		"Ping":    func() error { return dlock.Ping(ctx, l) },
+	} {
+		if err := call(); !errors.Is(err, driver.ErrPermanent) || !strings.Contains(err.Error(), "*redis.Ring") {
+			t.Errorf("%s = %v, want a permanent error that names the *redis.Ring", what, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("Close = %v", err)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 // permanent are the beginnings of the server's answers that trying again does not change.
 var permanent = []string{
 	"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "The user executing the script ", "Unknown Redis command called from ",
-	"unknown command", "invalid password", "DB index is out of range", "Client sent AUTH",
+	"unknown command", "invalid password", "DB index is out of range", "invalid DB index", "SELECT is not allowed in cluster mode", "Client sent AUTH",
+	"Client names cannot contain ",
 }
 
 // notApplied is what the scripts put behind an error when nothing is left of what they wrote.
@@ -31,7 +32,7 @@ func classify(op string, err error) error {
 		return nil
 	}
 	err = named(op, err)
-	if refused(err) {
+	if refused(err) || errors.Is(err, redis.ErrClosed) { // nothing is sent by a client that its owner has closed
 		return driver.Permanent(err)
 	}
 	return err

@@ -387,7 +387,7 @@ func readRequest(in *bufio.Reader) ([]string, error) {
 // D2
 func TestATransientRefusalDoesNotDecideWhetherTheServerIsAClusterOrOld(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "--lua-time-limit", "20")
+	s := startServer(t, "--lua-time-limit", "20", "--rename-command", "HELLO", "") // that would be answered
 	b := backend(t, s.Addr)
 	keepBusy(t, s)
 	_, err := b.Acquire(t.Context(), faulttest.Claim("d2", time.Second))

@@ -35,13 +35,17 @@ func TestManyFirstCallsAskForTheVersionOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	b := backend(t, s.Addr)
-	before := s.calls(t, "info")
+	m := s.monitor(t)
 	var wg sync.WaitGroup
 	for i := range 300 {
 		wg.Go(func() { claimed(t, b, fmt.Sprint("k", i)) })
 	}
 	wg.Wait()
-	if n := s.calls(t, "info") - before - 1; n != 2 { // one was the count's
-		t.Errorf("300 calls at once asked for INFO %d times, want 2: of the server and of the cluster", n)
+	faulttest.Eventually(t, patience, "the witness has seen the last of them", func() bool { return m.count(`"evalsha"`) == 300 })
+	if n := m.count(`"hello"`) - m.count(`"hello" "2"`); n != 1 { // each connection begins with the latter
+		t.Errorf("300 calls at once asked %d times what the server is, want once", n)
+	}
+	if n := m.count(`"info"`); n != 0 {
+		t.Errorf("300 calls at once asked for INFO %d times, want that a server which knows HELLO is not asked for more", n)
 	}
 }

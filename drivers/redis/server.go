@@ -114,8 +114,8 @@ func readHello(reply any, into map[string]string) bool {
 	}
 	version, ok1 := hello["version"].(string)
 	mode, ok2 := hello["mode"].(string)
-	if !ok1 || !ok2 || hello["server"] != "redis" {
-		return false // it may be something else, whose version says nothing
+	if !ok1 || !ok2 || hello["server"] != "redis" && hello["server"] != "valkey" {
+		return false // it is something else, whose version says nothing
 	}
 	into["redis_version"] = version
 	if mode == "cluster" {
@@ -128,6 +128,7 @@ func readHello(reply any, into map[string]string) bool {
 func refusesAll(answer string) bool {
 	return slices.ContainsFunc([]string{
 		"NOAUTH", "WRONGPASS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ERR max number of clients",
+		"ERR Client names cannot contain ", "ERR DB index is out of range", "ERR invalid DB index", "ERR SELECT is not allowed",
 	}, func(begin string) bool { return strings.HasPrefix(answer, begin) })
 }
 
