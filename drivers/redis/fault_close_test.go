@@ -2,16 +2,24 @@ package redis_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/faultproxy"
+	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
 // G2
@@ -82,4 +90,37 @@ func (s *server) locks(t testing.TB, prefix string) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// TestAReleaseThatFindsNothingIsNotBelievedBeforeTheAcquireIsAnswered has an acquire that is held up in the network while its release goes another way.
+func TestAReleaseThatFindsNothingIsNotBelievedBeforeTheAcquireIsAnswered(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := faultproxy.New(t, s.Addr)
+	var slow atomic.Bool
+	slow.Store(true)
+	b := onClient(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slow.Load() {
+			addr = p.Addr
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}))
+	release(t, b, claimed(t, b, "warm"))
+	c := faulttest.Claim("open", 30*time.Second)
+	p.Set(faultproxy.Rules{HoldUp: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := b.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Acquire = %v, want the error of its context", err)
+	}
+	slow.Store(false)
+	if err := b.Release(t.Context(), c); err == nil || errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release while the acquire is on its way = %v, want that nothing is known", err)
+	}
+	p.Heal()
+	faulttest.Eventually(t, patience, "the acquire arrives", func() bool { return s.value(t, "open") != "" })
+	faulttest.Eventually(t, patience, "the release removes it", func() bool { return b.Release(t.Context(), c) == nil })
+	if err := b.Release(t.Context(), c); !errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release of nothing when all was answered = %v, want ErrNotOwner", err)
+	}
 }

@@ -14,21 +14,25 @@ import (
 // watched calls functions of the application, which may block and look at no context, for a client of our own. Each runs on a goroutine that is left behind when
 // the call it is needed for has ended.
 type watched struct {
-	limit   time.Duration                                                                // how long one may take
-	running chan struct{}                                                                // bounds those that do not return
-	begin   func(context.Context) (ctx context.Context, end context.CancelFunc, _ error) // derives the context of a call; nil: it ends with the limit
+	running chan struct{} // bounds those that do not return
+
+	// begin derives the context of a call. Nil: it is what the client library gives.
+	begin func(context.Context) (ctx context.Context, end context.CancelFunc, err error)
 }
 
-// maxRunning is how many functions of the application may be running before further ones wait for one to return.
-const maxRunning = 64
+const (
+	// maxRunning is how many functions of the application may be running before further ones wait for one to return.
+	maxRunning = 64
 
-func newWatched(limit time.Duration) watched {
-	return watched{limit: limit, running: make(chan struct{}, maxRunning)}
-}
+	// hookLimit is how long one may take when whoever needs it has no limit: another one may fare better.
+	hookLimit = 30 * time.Second
+)
+
+func newWatched() watched { return watched{running: make(chan struct{}, maxRunning)} }
 
 // callWatched calls f, and returns when it has returned or ctx ends. What came too late is handed to late, unless that is nil.
 func callWatched[T any](ctx context.Context, w watched, what string, f func(context.Context) (T, error), late func(T)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.limit)
+	ctx, cancel := context.WithTimeout(ctx, hookLimit)
 	defer cancel()
 	var none T
 	if w.begin != nil {

@@ -116,7 +116,7 @@ func newLane(o redis.Options, all *common) *lane {
 	ln := &lane{making: map[*context.CancelFunc]struct{}{}, common: all}
 	dial := o.Dialer
 	mine := own(o)
-	hooks := watched{limit: mine.DialTimeout, running: all.running, begin: ln.begin}
+	hooks := watched{all.running, ln.begin}
 	hooks.options(mine)
 	mine.Dialer = forgiving(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := callWatched(ctx, hooks, "Dialer", func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) }, hangUp)

@@ -124,7 +124,7 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// together sends requests of different callers, until the client's timeouts or Close end it.
+// together sends requests of different callers, until the client's timeouts or Close end it, or nobody wants any of the answers.
 func (p *pipeline) together(batch []*request) {
 	ln, err := p.lanes.take()
 	if err != nil {
@@ -133,11 +133,17 @@ func (p *pipeline) together(batch []*request) {
 		}
 		return
 	}
+	ctx := p.ctx
+	if ln.shared {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, longestTimeout)
+		defer cancel()
+	}
 	v := ln.enterWith(batch)
 	if len(batch) == 1 {
-		batch[0].reply, batch[0].err = evaluate(p.ctx, ln.client, batch[0])
+		batch[0].reply, batch[0].err = evaluate(ctx, ln.client, batch[0])
 	} else {
-		runScripts(p.ctx, ln.client, batch)
+		runScripts(ctx, ln.client, batch)
 	}
 	v.leave()
 	p.note(ln, batch...)

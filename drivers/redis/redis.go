@@ -28,7 +28,7 @@
 //
 //	with replicas: +wait
 //
-// scan, lrange and hgetall are for listing and inspecting alone. Without info the version is not checked and Diagnose finds little. Without publish a hand-over
+// scan, lrange and hgetall are for listing and inspecting alone. Without info Diagnose finds little, and the version of what does not know HELLO is not checked. Without publish a hand-over
 // takes longer, as the next one in line learns of it by asking. Without subscribe there is no waiting in the server: set notify=off.
 //
 // # DSN
@@ -133,7 +133,8 @@ func checkChannel(prefix string) error {
 // its pool does not delay them. Functions in the options, such as a CredentialsProvider, may block: a call that needs one returns with its context. A
 // request is given up after 5s at the latest, and after 2s where the client has no timeouts. Hooks of the client see only what looks at locks. With WithReplicas, and with a *redis.ClusterClient, locking goes
 // through the client, and renewals through another one made from its options. A client for Sentinel, which alone learns of a failover, is shared for
-// everything, and so is a client of any other kind; Diagnose says so. With a DSN for Sentinel renewals have a client of their own.
+// everything, and so is a client of any other kind; Diagnose says so. Where the client that locking goes through has no timeouts, one like it that has some
+// is used. With a DSN for Sentinel renewals have a client of their own.
 func New(client redis.UniversalClient, opts ...Option) driver.Backend {
 	if isNil(client) {
 		return nil
@@ -178,7 +179,7 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 	case *redis.Client:
 		o := own(*c.Options())
 		o.Dialer = forgiving(o.Dialer)
-		newWatched(o.DialTimeout).options(o)
+		newWatched().options(o)
 		return redis.NewClient(o), false
 	case *redis.ClusterClient:
 		o := ownCluster(*c.Options())
@@ -217,7 +218,7 @@ const (
 )
 
 // endless reports whether a timeout in the options of a client, as the client library has made them, is none.
-func endless(timeout time.Duration) bool { return timeout <= 0 || timeout > longestTimeout }
+func endless(timeout time.Duration) bool { return timeout <= 0 || timeout > time.Minute }
 
 // limited is a timeout for a client of our own.
 func limited(timeout time.Duration) time.Duration {
@@ -263,7 +264,7 @@ func ownCluster(o redis.ClusterOptions) *redis.ClusterOptions {
 	o.PoolTimeout, o.DialerRetries, o.ContextTimeoutEnabled = 0, 1, true
 	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = limited(o.ReadTimeout), limited(o.WriteTimeout), limited(o.DialTimeout)
 	o.PushNotificationProcessor, o.MaintNotificationsConfig = nil, quiet()
-	newWatched(o.DialTimeout).clusterOptions(&o)
+	newWatched().clusterOptions(&o)
 	return &o
 }
 
@@ -272,7 +273,7 @@ func quiet() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// Prompt is true for one server. With Sentinel, in a cluster, with replicas, and with a client of another kind, a call may last until the client's timeout.
+// Prompt is true for one server, whatever functions of the application there are in its client's options. With Sentinel, in a cluster, with replicas, and with a client of another kind, a call may last until the client's timeout.
 func (b *Backend) Prompt() bool { return b.pipe.lanes.shared == nil }
 
 // Close ends the subscription and the clients that were made here.
