@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -64,25 +65,19 @@ func TestAfterABlackHoleEverythingIsAsBeforeWhateverTimeoutsTheClientHas(t *test
 			slow := s.slowness(t)
 			p.Heal()
 			healed := time.Now()
-			for !fast(t, l) {
-				if time.Since(healed) > patience {
-					t.Fatal("cycles stay slow")
-				}
-			}
-			if took := time.Since(healed); took > 2*time.Second+slow() {
-				t.Errorf("as fast as before %v after healing, want within 2s", took)
-			} else {
-				t.Logf("as fast as before %v after healing", took)
-			}
+			faulttest.Within(t, func() time.Duration { return 2*time.Second + 20*slow() }, "cycles are as fast as before", func() bool {
+				return typical(t, l) < 20*time.Millisecond+slow() // behind what is stuck a cycle takes up to 200ms
+			})
+			t.Logf("as fast as before %v after healing", time.Since(healed))
 			if err := faulttest.Receive(t, "the lock that was waited for", waiter); err != nil {
 				t.Errorf("Lock = %v", err)
 			}
-			if took := time.Since(healed); took > 4*time.Second+slow() {
+			if took := time.Since(healed); took > 5*time.Second+20*slow() { // it asks every 2s, and gives a question up after 2s
 				t.Errorf("the waiter has the free lock %v after healing", took)
-			} else {
-				t.Logf("the waiter has the lock %v after healing, %d connections are open", took, p.Open())
 			}
-			faulttest.Within(t, func() time.Duration { return 3*time.Second + slow() }, "no connection is stuck", func() bool { return p.Open() <= 4+2+1 })
+			t.Logf("the waiter has the lock %v after healing, %d connections are open", time.Since(healed), p.Open())
+			// Four for requests, and one each for renewals and messages.
+			faulttest.Within(t, func() time.Duration { return 3*time.Second + 20*slow() }, "no connection is stuck", func() bool { return p.Open() <= 6 })
 		})
 	}
 }
@@ -99,18 +94,19 @@ func cycles(t testing.TB, l dlock.Locker, n int, limit time.Duration) {
 	}
 }
 
-// fast reports whether 20 cycles in a row are done without anybody having waited.
-func fast(t testing.TB, l dlock.Locker) bool {
+// typical returns how long a cycle takes, the median of 11.
+func typical(t testing.TB, l dlock.Locker) time.Duration {
 	t.Helper()
-	for i := range 20 {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		err := dlock.Do(ctx, l, fmt.Sprint("cycle", i), func(context.Context) error { return nil })
+	var took []time.Duration
+	for i := range 11 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		began := time.Now()
+		_ = dlock.Do(ctx, l, fmt.Sprint("cycle", i), func(context.Context) error { return nil })
+		took = append(took, time.Since(began))
 		cancel()
-		if err != nil {
-			return false
-		}
 	}
-	return true
+	slices.Sort(took)
+	return took[len(took)/2]
 }
 
 // TestWhatNobodyWantsAnyMoreIsNotSent has the handshake stall until long after the clean-up has ended.
@@ -139,7 +135,7 @@ func TestWhatNobodyWantsAnyMoreIsNotSent(t *testing.T) {
 	m := s.monitor(t)
 	p.Heal()
 	time.Sleep(300 * time.Millisecond)
-	if n := m.count(`"SET"`, `late-`, "lua"); n > 0 {
+	if n := m.count(`"SET"`, `late-`, `"NX"`, "lua"); n > 0 {
 		t.Errorf("%d of %d keys were locked after their clean-up had ended, want none", n, keys)
 	}
 }

@@ -57,6 +57,7 @@ func TestACallEndsWithItsContextWhileAHookOfTheApplicationBlocks(t *testing.T) {
 	t.Cleanup(func() { close(released) })
 	for name, o := range hooks(s.Addr, func() { <-released }) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			o.Addr = s.Addr
 			client := goredis.NewClient(o)
 			b := redisdriver.New(client).(*redisdriver.Backend)

@@ -97,7 +97,9 @@ type lane struct {
 	wires  []*wire                          // the latest; the client may have closed some of them
 	making map[*context.CancelFunc]struct{} // what ends the making of a connection
 	use    int                              // which call has it
-	cut    bool                             // that call's context has ended
+	batch  []*request                       // if it is one for many
+	patrol *time.Timer                      // looks at them
+	cut    bool                             // nobody wants its answer any more
 	closed bool
 
 	*common
@@ -185,26 +187,27 @@ func (ln *lane) settled() <-chan struct{} {
 // visit is a call's use of a lane.
 type visit struct {
 	ln   *lane
-	use  int
-	stop func() bool // nil: it cannot be ended
+	stop func() bool // keeps the end of the context from ending it; nil: it has none
 }
 
 // enter begins a visit. If r is not nil it is not sent any more when ctx ends.
 func (ln *lane) enter(ctx context.Context, r *request) visit {
-	if ln.shared {
-		if r == nil {
-			return visit{}
-		}
-		return visit{ln: ln, stop: after.End(ctx, r.Leave)}
+	switch {
+	case ln.shared && r == nil:
+		return visit{}
+	case ln.shared:
+		return visit{ln, after.End(ctx, r.Leave)}
 	}
-	v := ln.visit()
-	v.stop = after.End(ctx, func() {
+	ln.mu.Lock()
+	ln.use++
+	use := ln.use
+	ln.mu.Unlock()
+	return visit{ln, after.End(ctx, func() {
 		if r != nil {
 			r.Leave()
 		}
-		ln.end(v.use)
-	})
-	return v
+		ln.end(use)
+	})}
 }
 
 // patrolPause is how often a batch is looked at, and so how long it goes on when nobody wants it any more.
@@ -215,43 +218,45 @@ func (ln *lane) enterWith(batch []*request) visit {
 	if ln.shared {
 		return visit{}
 	}
-	v := ln.visit()
-	var timer *time.Timer
-	ln.mu.Lock() // the timer must be known before it fires
-	defer ln.mu.Unlock()
-	timer = time.AfterFunc(patrolPause, func() {
-		if !slices.ContainsFunc(batch, func(r *request) bool { return !r.Gone() }) {
-			ln.end(v.use)
-			return
-		}
-		ln.mu.Lock()
-		defer ln.mu.Unlock()
-		if ln.use == v.use {
-			timer.Reset(patrolPause)
-		}
-	})
-	v.stop = func() bool {
-		timer.Stop()
-		return false
-	}
-	return v
-}
-
-func (ln *lane) visit() visit {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	ln.use++
-	return visit{ln: ln, use: ln.use}
+	ln.batch = batch
+	if ln.patrol == nil {
+		ln.patrol = time.AfterFunc(patrolPause, ln.look)
+	} else {
+		ln.patrol.Reset(patrolPause)
+	}
+	return visit{ln: ln}
+}
+
+// look ends a batch that nobody wants.
+func (ln *lane) look() {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	switch {
+	case ln.batch == nil:
+	case slices.ContainsFunc(ln.batch, func(r *request) bool { return !r.Gone() }):
+		ln.patrol.Reset(patrolPause)
+	default:
+		ln.cut = true
+		ln.cutOff()
+	}
 }
 
 func (v visit) leave() {
-	if v.stop == nil || v.stop() || v.ln.shared {
+	if v.ln == nil || v.stop != nil && v.stop() || v.ln.shared {
 		return
 	}
-	v.ln.mu.Lock()
-	defer v.ln.mu.Unlock()
-	v.ln.use++ // the end of ctx does not concern whoever comes next
-	v.ln.cut = false
+	ln := v.ln
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.use++ // the end of ctx does not concern whoever comes next
+	ln.cut = false
+	if ln.batch != nil {
+		ln.batch = nil
+		ln.patrol.Stop()
+	}
 }
 
 // end cuts the connection if the call is still the one that has it.

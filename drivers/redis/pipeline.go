@@ -215,10 +215,13 @@ func (r *request) again() bool {
 	return !r.Gone()
 }
 
+// The names of the commands, boxed once.
+var evalsha, eval any = "evalsha", "eval"
+
 func (r *request) command() []any {
-	name := "evalsha"
+	name := evalsha
 	if r.full {
-		name = "eval"
+		name = eval
 	}
 	args := make([]any, 0, 3+len(r.keys)+len(r.args))
 	args = append(args, name, r, len(r.keys))

@@ -36,14 +36,16 @@ func TestManyFirstCallsAskForTheVersionOnce(t *testing.T) {
 	s := startServer(t)
 	b := backend(t, s.Addr)
 	m := s.monitor(t)
+	began := time.Now()
 	var wg sync.WaitGroup
 	for i := range 300 {
 		wg.Go(func() { claimed(t, b, fmt.Sprint("k", i)) })
 	}
 	wg.Wait()
+	most := 1 + int(time.Since(began)/(100*time.Millisecond)) // one that takes long does not keep the next from asking
 	faulttest.Eventually(t, patience, "the witness has seen the last of them", func() bool { return m.count(`"evalsha"`) == 300 })
-	if n := m.count(`"hello"`) - m.count(`"hello" "2"`); n != 1 { // each connection begins with the latter
-		t.Errorf("300 calls at once asked %d times what the server is, want once", n)
+	if n := m.count(`"hello"`) - m.count(`"hello" "2"`); n < 1 || n > most { // each connection begins with the latter
+		t.Errorf("300 calls at once asked %d times what the server is, want once, or at most %d times", n, most)
 	}
 	if n := m.count(`"info"`); n != 0 {
 		t.Errorf("300 calls at once asked for INFO %d times, want that a server which knows HELLO is not asked for more", n)

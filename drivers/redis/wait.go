@@ -122,12 +122,26 @@ func (w *waiter) ask(ctx context.Context) (standing, error) {
 	return w.reassert(ctx)
 }
 
-// reassertLimit is the longest that one question of a waiter may take.
-const reassertLimit = 2 * time.Second
+const (
+	reassertLimit = 2 * time.Second // the longest that one question of a waiter may take
+	reassertTries = 3               // how often it is put, by another connection, before the wait fails
+)
 
-func (w *waiter) reassert(ctx context.Context) (standing, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(w.claim.TTL, reassertLimit))
-	defer cancel()
+// reassert asks how things stand. A question that is stuck is put again: it may be the connection.
+func (w *waiter) reassert(ctx context.Context) (s standing, err error) {
+	for range reassertTries {
+		once, cancel := context.WithTimeout(ctx, min(w.claim.TTL, reassertLimit))
+		s, err = w.reassertOnce(once)
+		stuck := err != nil && once.Err() != nil && ctx.Err() == nil
+		cancel()
+		if !stuck {
+			break
+		}
+	}
+	return s, err
+}
+
+func (w *waiter) reassertOnce(ctx context.Context) (standing, error) {
 	reply, err := w.b.pipe.run(ctx, &request{
 		script: reassertScript(), keys: w.b.keys(w.claim.Key), token: w.claim.Token,
 		args: []any{"d:" + w.claim.Token, w.claim.Owner, millis(w.claim.TTL), w.b.queue.channel},
