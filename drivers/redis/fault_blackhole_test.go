@@ -3,7 +3,6 @@ package redis_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
 	"github.com/dlock-go/dlock/internal/faultproxy"
 	"github.com/dlock-go/dlock/internal/faulttest"
+	"github.com/dlock-go/dlock/internal/redistest"
 )
 
 // G8
@@ -66,7 +66,7 @@ func TestAfterABlackHoleEverythingIsAsBeforeWhateverTimeoutsTheClientHas(t *test
 			p.Heal()
 			healed := time.Now()
 			faulttest.Within(t, func() time.Duration { return 2*time.Second + 20*slow() }, "cycles are as fast as before", func() bool {
-				return typical(t, l) < 20*time.Millisecond+slow() // behind what is stuck a cycle takes up to 200ms
+				return worst(t, l) < 50*time.Millisecond+2*slow() // behind what is stuck a cycle takes 100ms and more
 			})
 			t.Logf("as fast as before %v after healing", time.Since(healed))
 			if err := faulttest.Receive(t, "the lock that was waited for", waiter); err != nil {
@@ -94,19 +94,17 @@ func cycles(t testing.TB, l dlock.Locker, n int, limit time.Duration) {
 	}
 }
 
-// typical returns how long a cycle takes, the median of 11.
-func typical(t testing.TB, l dlock.Locker) time.Duration {
+// worst returns how long the slowest of 20 cycles takes.
+func worst(t testing.TB, l dlock.Locker) (took time.Duration) {
 	t.Helper()
-	var took []time.Duration
-	for i := range 11 {
+	for i := range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		began := time.Now()
 		_ = dlock.Do(ctx, l, fmt.Sprint("cycle", i), func(context.Context) error { return nil })
-		took = append(took, time.Since(began))
+		took = max(took, time.Since(began))
 		cancel()
 	}
-	slices.Sort(took)
-	return took[len(took)/2]
+	return took
 }
 
 // TestWhatNobodyWantsAnyMoreIsNotSent has the handshake stall until long after the clean-up has ended.
@@ -137,5 +135,42 @@ func TestWhatNobodyWantsAnyMoreIsNotSent(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	if n := m.count(`"SET"`, `late-`, `"NX"`, "lua"); n > 0 {
 		t.Errorf("%d of %d keys were locked after their clean-up had ended, want none", n, keys)
+	}
+}
+
+// G8
+func TestAClientWithoutTimeoutsThatIsSharedDoesNotGetStuck(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	redistest.StartReplica(t, s.Server)
+	p := faultproxy.New(t, s.Addr)
+	client := goredis.NewClient(&goredis.Options{Addr: p.Addr, ReadTimeout: -2, WriteTimeout: -2, PoolSize: 4})
+	t.Cleanup(func() { _ = client.Close() })
+	l, err := dlock.New(redisdriver.New(client, redisdriver.WithReplicas(1)), &dlock.Config{DefaultTTL: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	cycles(t, l, 3, patience)
+	p.BlackHole()
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			_, _ = dlock.Acquire(ctx, l, fmt.Sprint("g8-", i))
+		})
+	}
+	wg.Wait()
+	slow := s.slowness(t)
+	p.Heal()
+	healed := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := l.Lock(ctx, "g8"); err != nil {
+		t.Fatalf("Lock = %v", err)
+	}
+	if took := time.Since(healed); took > 3*time.Second+20*slow() {
+		t.Errorf("Lock took %v after healing", took)
 	}
 }
