@@ -202,7 +202,10 @@ func (p *pipeline) close() {
 func evaluate(ctx context.Context, client redis.UniversalClient, r *request) (any, error) {
 	cmd := once{redis.NewCmd(ctx, r.command()...)}
 	err := client.Process(ctx, cmd)
-	if unknownScript(err) && r.again() {
+	if unknownScript(err) {
+		if !r.again() {
+			return nil, errUnwanted
+		}
 		cmd = once{redis.NewCmd(ctx, r.command()...)}
 		err = client.Process(ctx, cmd)
 	}
@@ -251,8 +254,12 @@ func pipelined(ctx context.Context, client redis.UniversalClient, batch []*reque
 	_, failed := pipe.Exec(ctx)
 	for i, r := range batch {
 		r.reply, r.err = cmds[i].outcome(failed)
-		if unknownScript(r.err) && r.again() {
+		switch {
+		case !unknownScript(r.err):
+		case r.again():
 			rest = append(rest, r)
+		default:
+			r.err = errUnwanted
 		}
 	}
 	return rest

@@ -79,8 +79,11 @@ func (r *request) evaluateAndWaitOn(ctx context.Context, node redis.Cmdable, rep
 		acked = redis.NewIntCmd(ctx, "wait", replicas, replicaWait.Milliseconds())
 		_ = pipe.Process(ctx, acked)
 		_, failed := pipe.Exec(ctx)
-		if r.reply, err = cmd.outcome(failed); !unknownScript(err) || r.full || !r.again() {
+		if r.reply, err = cmd.outcome(failed); !unknownScript(err) || r.full {
 			return acked, err
+		}
+		if !r.again() {
+			return acked, errUnwanted
 		}
 	}
 }
