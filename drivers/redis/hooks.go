@@ -11,8 +11,9 @@ import (
 	"github.com/redis/go-redis/v9/auth"
 )
 
-// watched calls functions of the application, which may block and look at no context, for a client of our own. Each runs on a goroutine that is left behind when
-// the call it is needed for has ended.
+// watched calls functions of the application, which may block and look at no context, for a client
+// of our own. Each runs on a goroutine that is left behind when the call it is needed for has
+// ended.
 type watched struct {
 	running chan struct{} // bounds those that do not return
 
@@ -21,16 +22,19 @@ type watched struct {
 }
 
 const (
-	// maxRunning is how many functions of the application may be running before further ones wait for one to return.
+	// maxRunning is how many functions of the application may be running before further ones wait
+	// for one to return.
 	maxRunning = 64
 
-	// hookLimit is how long one may take when whoever needs it has no limit: another one may fare better.
+	// hookLimit is how long one may take when whoever needs it has no limit: another one may fare
+	// better.
 	hookLimit = 30 * time.Second
 )
 
 func newWatched() watched { return watched{running: make(chan struct{}, maxRunning)} }
 
-// callWatched calls f, and returns when it has returned or ctx ends. What came too late is handed to late, unless that is nil.
+// callWatched calls f, and returns when it has returned or ctx ends. What came too late is handed
+// to late, unless that is nil.
 func callWatched[T any](ctx context.Context, w watched, what string, f func(context.Context) (T, error), late func(T)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, hookLimit)
 	defer cancel()

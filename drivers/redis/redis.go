@@ -40,8 +40,10 @@
 //
 // Parameters, with their defaults: db=0 (where the path is not the database), dial_timeout=5s, read_timeout=3s, write_timeout=3s, pool_size=10 per CPU (for looking at
 // locks, and with Sentinel, in a cluster or with replicas for locking),
-// client_name, notify=on (off: poll instead of pub/sub), replicas=0 (wait for that many replicas to acknowledge a grant), channel=dlock: (the prefix of the
+// client_name (without blanks), notify=on (off: poll instead of pub/sub), replicas=0 (wait for that many replicas to acknowledge a grant), channel=dlock: (the prefix of the
 // pub/sub channels), ca, cert, key (files) and insecure=false for TLS, sentinel_user and sentinel_password.
+//
+// For locking, timeouts of more than 5s count as 5s: a connection that is dead must not keep anybody waiting for longer.
 //
 // With TLS every server must have a certificate for the address that it is dialled at: the one in the DSN, or the one that the cluster or Sentinel names.
 package redis

@@ -11,8 +11,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// unanswered are the claims whose requests were sent, have no answer, and may still be carried out. Nobody waits for them any more. That a claim is nowhere in the
-// store says little as long as it is among them.
+// unanswered are the claims whose requests were sent, have no answer, and may still be carried out.
+// Nobody waits for them any more. That a claim is nowhere in the store says little as long as it is
+// among them.
 type unanswered struct {
 	n      atomic.Int64 // how many there are
 	mu     sync.Mutex
@@ -63,7 +64,8 @@ func (u *unanswered) remove(tokens []string) {
 	}
 }
 
-// of returns a channel that is closed when nothing of a claim is open any more, or nil if nothing is.
+// of returns a channel that is closed when nothing of a claim is open any more, or nil if nothing
+// is.
 func (u *unanswered) of(token string) <-chan struct{} {
 	if u.n.Load() == 0 {
 		return nil
@@ -76,12 +78,14 @@ func (u *unanswered) of(token string) <-chan struct{} {
 	return nil
 }
 
-// openWait is how long a release waits for the answer to an earlier request, which on a healthy network is on its way.
+// openWait is how long a release waits for the answer to an earlier request, which on a healthy
+// network is on its way.
 const openWait = 50 * time.Millisecond
 
 var errOpen = errors.New("redis: release: the claim was not found, but an earlier request of it has no answer yet and may still be carried out")
 
-// releaseBehind makes a release until its answer counts: that the token is nowhere is not believed while an earlier request of its claim may still be carried out.
+// releaseBehind makes a release until its answer counts: that the token is nowhere is not believed
+// while an earlier request of its claim may still be carried out.
 func (p *pipeline) releaseBehind(ctx context.Context, token string, release func() error) error {
 	for {
 		before := p.open.of(token)

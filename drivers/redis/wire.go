@@ -13,13 +13,16 @@ const (
 	// lingerWait is how long the answer to a request that nobody waits for any more is awaited.
 	lingerWait = time.Second
 
-	// brokenWait is how long a request may still be carried out whose connection broke before the answer. What the server has read or is about to read is
-	// carried out within moments, and nobody can tell.
+	// brokenWait is how long a request may still be carried out whose connection broke before the
+	// answer. What the server has read or is about to read is carried out within moments, and
+	// nobody can tell.
 	brokenWait = 250 * time.Millisecond
 )
 
-// wire is the connection of a lane. It can be cut: whoever uses it is told at once that it is broken, but it stays open until the answer to what was written has
-// come. A request whose caller has gone is so known to have been carried out, and what is sent for the same claim afterwards comes behind it.
+// wire is the connection of a lane. It can be cut: whoever uses it is told at once that it is
+// broken, but it stays open until the answer to what was written has come. A request whose caller
+// has gone is so known to have been carried out, and what is sent for the same claim afterwards
+// comes behind it.
 type wire struct {
 	net.Conn
 
@@ -33,7 +36,8 @@ type wire struct {
 	lingering *atomic.Int64
 }
 
-// newWire returns conn as a wire. The client library looks at the socket of a connection, but not through TLS.
+// newWire returns conn as a wire. The client library looks at the socket of a connection, but not
+// through TLS.
 func newWire(conn net.Conn, lingering *atomic.Int64) (*wire, net.Conn) {
 	w := &wire{Conn: conn, over: make(chan struct{}), dropped: make(chan struct{}), lingering: lingering}
 	w.drop = sync.OnceFunc(func() {
@@ -118,7 +122,8 @@ func (w *wire) Close() error {
 // maxLingering is how many connections may wait for answers that nobody else waits for.
 const maxLingering = 64
 
-// linger awaits the answer to what was written, if the one who wrote it did not wait until a timeout, and closes the connection.
+// linger awaits the answer to what was written, if the one who wrote it did not wait until a
+// timeout, and closes the connection.
 func (w *wire) linger() {
 	defer close(w.over)
 	defer w.lingering.Add(-1)
@@ -133,7 +138,8 @@ func (w *wire) linger() {
 	}
 }
 
-// answered waits for a while for the answer. When that has passed without one nothing more can be found out.
+// answered waits for a while for the answer. When that has passed without one nothing more can be
+// found out.
 func (w *wire) answered() bool {
 	_ = w.Conn.SetReadDeadline(time.Now().Add(lingerWait))
 	n, err := w.Conn.Read(make([]byte, 1))
