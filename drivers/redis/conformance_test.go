@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,8 +48,7 @@ func store(t *testing.T, addr string, flush func()) dlocktest.Store {
 			}
 		},
 		Delete: func(key string) {
-			key = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D").Replace(key)
-			if err := admin.Del(context.Background(), key).Err(); err != nil {
+			if err := admin.Del(context.Background(), inServer(key)).Err(); err != nil {
 				t.Error(err)
 			}
 		},
@@ -99,7 +97,7 @@ func virtualStore(t *testing.T, opts ...redisdriver.Option) dlocktest.Store {
 			return b
 		},
 		Outage: down.Store,
-		Delete: func(key string) { server.Del(strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D").Replace(key)) },
+		Delete: func(key string) { server.Del(inServer(key)) },
 	}
 }
 

@@ -551,7 +551,7 @@ func TestAWaiterThatWasStoppedWhenItWasGivenTheLockDoesNotHoldIt(t *testing.T) {
 	}
 }
 
-// TestALockThatOnlyDeadWaitersWantIsNotHeldByAnother has more of them than a release and an attempt to acquire pass over together.
+// TestALockThatOnlyDeadWaitersWantIsNotHeldByAnother has more of them than one request passes over.
 func TestALockThatOnlyDeadWaitersWantIsNotHeldByAnother(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -565,10 +565,7 @@ func TestALockThatOnlyDeadWaitersWantIsNotHeldByAnother(t *testing.T) {
 	faulttest.Eventually(t, 20*time.Second, "all of them wait", func() bool { return s.waiting(t, "k") == many })
 	_ = dead.Close()
 	faulttest.Eventually(t, 10*time.Second, "nobody listens for them", func() bool { return !strings.Contains(s.do(t, "client", "list", "type", "pubsub").(string), "\n") })
-	release(t, holder, held)
-	if s.waiting(t, "k") <= 64 {
-		t.Fatal("one attempt passes over all that are left")
-	}
+	s.do(t, "del", "k") // a release would pass over all of them
 	if ok, err := locker(t, s.Addr, 10*time.Second).TryLock(t.Context(), "k"); !ok || err != nil {
 		t.Errorf("TryLock of a lock that nobody holds = %v, %v; want true", ok, err)
 	}

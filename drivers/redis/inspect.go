@@ -32,11 +32,18 @@ func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string)
 	pipe := client.Pipeline()
 	value, left := pipe.Get(ctx, lock), pipe.PTTL(ctx, lock)
 	queue, who := pipe.LRange(ctx, queueKey, 0, -1), pipe.HGetAll(ctx, whoKey)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return driver.Info{}, classify("inspect", err)
+	if cmds, err := pipe.Exec(ctx); err != nil {
+		for _, cmd := range cmds {
+			if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) && !wrongType(err) {
+				return driver.Info{}, classify("inspect", err)
+			}
+		}
+		if len(cmds) == 0 {
+			return driver.Info{}, classify("inspect", err)
+		}
 	}
 	info := driver.Info{Key: key}
-	if value.Err() == nil {
+	if err := value.Err(); err == nil || wrongType(err) {
 		info.TTL = max(left.Val(), 0)
 		if m := ours().FindStringSubmatch(value.Val()); m != nil {
 			info.Owner = m[2]
@@ -54,6 +61,9 @@ func (b *Backend) inspect(ctx context.Context, client redis.Cmdable, key string)
 	}
 	return info, nil
 }
+
+// wrongType reports whether a key is one of another type: no client of ours has written it.
+func wrongType(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE") }
 
 // foreignOwner is shown for a holder that is no client of ours. Its value may be a secret of its own, and it may have no TTL, by which alone one would see that there
 // is a holder.
@@ -82,14 +92,15 @@ func (b *Backend) List(ctx context.Context, prefix string) iter.Seq2[driver.Info
 
 // scan yields the locks of one server. It reports whether to go on.
 func (b *Backend) scan(ctx context.Context, node redis.Cmdable, prefix string, seen map[string]bool, yield func(driver.Info, error) bool) bool {
-	keys := node.ScanType(ctx, 0, globEscape(encode(prefix))+"*", 500, "string").Iterator()
+	keys := node.ScanType(ctx, 0, scanPattern(prefix), 500, "string").Iterator()
 	for keys.Next(ctx) {
-		key := keys.Val()
-		if seen[key] || strings.ContainsAny(key, "{}") { // braces are ours: the companions of a lock
+		lock := keys.Val()
+		key := decode(lock)
+		if seen[lock] || isCompanion(lock) || encode(key) != lock || !strings.HasPrefix(key, prefix) {
 			continue
 		}
-		seen[key] = true
-		info, err := b.inspect(ctx, b.client, decode(key))
+		seen[lock] = true
+		info, err := b.inspect(ctx, b.client, key)
 		if err != nil {
 			yield(driver.Info{}, err)
 			return false
@@ -105,20 +116,17 @@ func (b *Backend) scan(ctx context.Context, node redis.Cmdable, prefix string, s
 	return true
 }
 
-var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace
-
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, key string, fence uint64) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	reply, err := b.pipe.run(ctx, &request{
-		script: breakScript(), keys: b.keys(key), args: []any{strconv.FormatUint(fence, 10)},
-	})
+	r := &request{script: breakScript(), keys: b.keys(key), args: []any{strconv.FormatUint(fence, 10)}}
+	reply, err := b.pipe.run(ctx, r)
 	switch {
 	case err != nil:
 		return classify("break", err)
-	case reply == int64(1):
+	case b.passOn(ctx, r.keys, reply) == int64(1):
 		return nil
 	default:
 		return driver.ErrNotOwner

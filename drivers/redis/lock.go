@@ -3,8 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -58,11 +56,12 @@ func grantOf(fence uint64, c driver.Claim) driver.Grant {
 // millis rounds up: a hold never ends early.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-const hour = int64(time.Hour / time.Millisecond)
+// fenceKept is for how long the fence outlives a TTL, in ms. The second is what the script may be off, which looks at whole seconds. The scripts have it too.
+const fenceKept = int64(5*time.Minute/time.Millisecond) + 1000
 
 // Acquire implements [driver.Backend]. A lock that nobody holds is asked for again, as long as the queue may be one that a thousand processes have left.
 func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	for range 32 {
+	for range longQueue {
 		s, err := b.acquire(ctx, c, "")
 		switch {
 		case err != nil:
@@ -75,6 +74,9 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	}
 	return driver.Grant{}, errLongQueue
 }
+
+// longQueue is how often a queue of the dead is asked about. Each time 64 of them go.
+const longQueue = 32
 
 var errLongQueue = errors.New("redis: acquire: the lock is free, and the queue too long to find out whether anybody in it is alive")
 
@@ -91,7 +93,7 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim, channel string) (
 	if err := b.ready(ctx); err != nil {
 		return standing{}, err
 	}
-	r := &acquireRequest{token: "d:" + c.Token, owner: c.Owner, ttl: millis(c.TTL), longer: millis(c.TTL) + hour, channel: channel}
+	r := &acquireRequest{token: "d:" + c.Token, owner: c.Owner, ttl: millis(c.TTL), longer: millis(c.TTL) + fenceKept, channel: channel}
 	r.room = [...]any{&r.token, &r.owner, &r.ttl, &r.longer, &r.channel}
 	r.script, r.keys, r.args, r.request.token = acquireScript(), b.keys(c.Key), r.room[:], c.Token
 	if b.opt.replicas > 0 {
@@ -118,7 +120,7 @@ func (b *Backend) release(ctx context.Context, c driver.Claim) error {
 		return b.releaseInCluster(ctx, r)
 	}
 	reply, err := b.pipe.run(ctx, r)
-	return released(reply, err)
+	return released(b.passOn(ctx, r.keys, reply), err)
 }
 
 // releaseInCluster names the lock alone at first: while a slot is being moved only requests for one key go through, and most releases need no more.
@@ -128,8 +130,26 @@ func (b *Backend) releaseInCluster(ctx context.Context, r *request) error {
 	if reply == int64(2) {
 		reply, err = b.pipe.run(ctx, r)
 	}
-	return released(reply, err)
+	return released(b.passOn(ctx, r.keys, reply), err)
 }
+
+// passOn goes on where a release or a break has left a free lock with a queue, until somebody in it is alive. It returns what else the reply said.
+func (b *Backend) passOn(ctx context.Context, keys []string, reply any) any {
+	n, _ := reply.(int64)
+	if n&moreWait == 0 {
+		return reply
+	}
+	for range longQueue {
+		more, err := b.pipe.run(ctx, &request{script: releaseScript(), keys: keys, args: []any{"d:"}}) // of nobody
+		if v, _ := more.(int64); err != nil || v&moreWait == 0 {
+			break // with an error, whoever waits asks by himself
+		}
+	}
+	return n &^ moreWait
+}
+
+// moreWait is added to the reply of a release or a break that has left a free lock with a queue.
+const moreWait = 4
 
 // released is what the reply of the release script means.
 func released(reply any, err error) error {
@@ -143,91 +163,4 @@ func released(reply any, err error) error {
 	default:
 		return unexpected("release", reply)
 	}
-}
-
-// Renew implements [driver.Backend].
-func (b *Backend) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	r := b.RenewBatch(ctx, []driver.Claim{c})[0]
-	return r.Grant, r.Err
-}
-
-// renewBatchSize is how many locks one script renews. A script that takes long keeps everybody else waiting.
-const renewBatchSize = 200
-
-// RenewBatch implements [driver.BatchRenewer].
-func (b *Backend) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
-	answers := make([]driver.Renewal, len(claims))
-	if err := b.ready(ctx); err != nil {
-		for i := range answers {
-			answers[i].Err = err
-		}
-		return answers
-	}
-	batch := b.renewRequests(claims)
-	if len(batch) == 1 {
-		batch[0].reply, batch[0].err = evaluate(ctx, b.renewer, batch[0])
-	} else {
-		runScripts(ctx, b.renewer, batch)
-	}
-	rest := answers
-	for _, r := range batch {
-		r.renewals(rest[:len(r.keys)])
-		rest = rest[len(r.keys):]
-	}
-	return answers
-}
-
-// renewRequests makes requests for claims, in their order. Those of one request have the same TTL, and in a cluster it is for one lock, because the
-// keys of a script must be in one slot. The arguments are pointers into claims.
-func (b *Backend) renewRequests(claims []driver.Claim) (batch []*request) {
-	size := renewBatchSize
-	if b.cluster.on() {
-		size = 1
-	}
-	var r *request
-	for i, c := range claims {
-		if r == nil || len(r.keys) == size || c.TTL != claims[i-1].TTL {
-			n := min(size, len(claims)-i)
-			r = &request{script: renewScript(), keys: make([]string, 0, n), args: append(make([]any, 0, n+1), millis(c.TTL))}
-			batch = append(batch, r)
-		}
-		r.keys = append(r.keys, encode(c.Key))
-		r.args = append(r.args, &claims[i].Token)
-	}
-	return batch
-}
-
-// renewals takes the reply of the renew script apart.
-func (r *request) renewals(answers []driver.Renewal) {
-	text, _ := r.reply.(string)
-	words := 1 + strings.Count(text, " ")
-	for i := range answers {
-		switch {
-		case r.err != nil:
-			answers[i].Err = classify("renew", r.err)
-		case words != len(answers):
-			answers[i].Err = unexpected("renew", r.reply)
-		default:
-			var word string
-			word, text, _ = strings.Cut(text, " ")
-			answers[i].Grant, answers[i].Err = renewal(word, r.args[0].(int64))
-		}
-	}
-}
-
-// renewal reads the answer for one lock, whose TTL in milliseconds was to be ttl.
-func renewal(word string, ttl int64) (driver.Grant, error) {
-	if word == "-" {
-		return driver.Grant{}, driver.ErrNotOwner
-	}
-	number, longer, more := strings.Cut(word, ":")
-	fence, err := strconv.ParseUint(number, 10, 64)
-	left := ttl
-	if more && err == nil {
-		left, err = strconv.ParseInt(longer, 10, 64)
-	}
-	if err != nil || left < ttl {
-		return driver.Grant{}, unexpected("renew", word)
-	}
-	return driver.Grant{Fence: fence, Fences: fences, TTL: time.Duration(left) * time.Millisecond}, nil
 }

@@ -5,23 +5,36 @@ end
 
 -- alive notes that a waiter is. It reports whether that was known of it before.
 local function alive(token, ttl, channel, owner)
-  return redis.call('HSET', who_key, token, text .. ' ' .. ttl .. ' ' .. channel .. ' ' .. owner) == 0
+  return own('HSET', who_key, token, text .. ' ' .. ttl .. ' ' .. channel .. ' ' .. owner) == 0
+end
+
+-- place_of returns a token's place in the queue, from 0 on, or false.
+local function place_of(token)
+  return own('LPOS', queue_key, token)
+end
+
+-- last_for keeps what is beside the lock for the TTL of a waiter and five minutes more, and never for less long than it would have been.
+local function last_for(key, ttl)
+  redis.call('PEXPIRE', key, math.max(ttl + 300000, redis.call('PTTL', key)))
 end
 
 -- seen notes that there are waiters: in the lock's value, for whoever releases it, and in the fence, for whoever wants it. The expiry of the queue needs
--- no more than a look now and then. It returns the last fence that was reserved.
+-- no more than a look now and then. It returns the last fence that was reserved. The first write is one that a server allows that is out of memory.
 local function seen(value, ttl, refresh)
-  local stored = redis.call('GET', fence_key) or '0'
+  local stored = own('GET', fence_key) or '0'
   local marked = string.byte(stored) == 119
   if refresh or not marked then
-    redis.call('PEXPIRE', queue_key, ttl + 3600000)
-    redis.call('PEXPIRE', who_key, ttl + 3600000)
-    keep((marked and '' or 'w') .. stored, ttl)
+    last_for(queue_key, ttl)
+    last_for(who_key, ttl)
+    if not marked then
+      redis.call('SET', fence_key, 'w' .. stored, 'KEEPTTL')
+    end
+    raise(last_of(stored), ttl)
   end
   if value and string.byte(value, 35) == 45 and ours(value) then
     redis.call('SETRANGE', lock, 34, '+')
   end
-  return first_of(stored) + 15
+  return last_of(stored)
 end
 
 -- waiting is the answer to a waiter: how long the holder has got (-1: for ever, -2: there is none), the last fence that was reserved, the place in

@@ -7,31 +7,31 @@
 -- Returns {fence} if the token had the lock already, which then has its full TTL again; the fence alone if this gave it the lock, of which no message
 -- tells; -1 if the token is nowhere; or else what acquire returns.
 local lock = KEYS[1]
-local value = redis.call('GET', lock)
-if value and string.sub(value, 1, 34) == ARGV[1] then
-  if redis.call('PTTL', lock) < tonumber(ARGV[3]) then
-    redis.call('PEXPIRE', lock, ARGV[3])
-  end
-  return { tonumber(string.match(value, '^(%d+) ', 36)) }
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then
+  return { err = value.err .. ' (not applied)' }
 end
+--include clock.lua
 --include companions.lua
+--include fence.lua
+if value and string.sub(value, 1, 34) == ARGV[1] then
+  return { again(value, ARGV[3]) }
+end
+--include give.lua
+--include queue.lua
 local token = string.sub(ARGV[1], 3)
-local place = redis.call('LPOS', queue_key, token)
+local place = place_of(token)
 if not place then
   return -1
 end
---include clock.lua
---include fence.lua
---include give.lua
---include queue.lua
-alive(token, ARGV[3], ARGV[4], ARGV[2])
 local last = seen(value, ARGV[3], true)
+alive(token, ARGV[3], ARGV[4], ARGV[2])
 if not value then
   local first, fence = give(token)
   if first == token then
     return fence
   end
-  place = redis.call('LPOS', queue_key, token) or 0
+  place = place_of(token) or 0
   value, last = redis.call('GET', lock), reserved()
 end
 return waiting(value, last, place + 1)
