@@ -16,3 +16,9 @@ func Settings(b driver.Backend) (notify bool, replicas int, channel string) {
 	o := b.(*Backend).opt
 	return o.notify, o.replicas, o.channel
 }
+
+// AcquireScript returns the script that enters the queue.
+func AcquireScript() string { return acquireScript().source }
+
+// Channel returns where a Backend is told of hand-overs.
+func Channel(b *Backend) string { return b.queue.channel }

@@ -115,6 +115,7 @@ func (b *Backend) release(ctx context.Context, c driver.Claim) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
+	b.queue.orphans.released(c.Token)
 	r := &request{script: releaseScript(), keys: b.keys(c.Key), args: []any{"d:" + c.Token}}
 	if b.cluster.on() {
 		return b.releaseInCluster(ctx, r)

@@ -29,11 +29,14 @@ type waiters struct {
 	sub    *subscription // nil: nobody has waited yet
 	closed bool
 	wg     sync.WaitGroup
+
+	orphans orphans
 }
 
 func (q *waiters) init(b *Backend) {
 	q.b, q.channel = b, b.opt.channel+newName()
 	q.tokens = map[string]*waiter{}
+	q.orphans.init(q)
 }
 
 // listening waits until the subscription stands: a hand-over must find somebody who listens.
@@ -121,6 +124,9 @@ func (q *waiters) deliver(payload string) {
 	defer q.mu.Unlock()
 	w := q.tokens[token]
 	if w == nil {
+		if q.orphans.given(token) {
+			return
+		}
 		// Its wait begins just now, or was given up; in that case the engine releases it.
 		if len(q.early) == maxEarly {
 			q.early = slices.Delete(q.early, 0, 1)

@@ -26,6 +26,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 	sent := time.Now()
 	s, err := b.acquire(ctx, c, b.queue.channel)
 	if err != nil {
+		b.queue.orphans.add(c)
 		return driver.Grant{}, err
 	}
 	w := &waiter{b: b, claim: c}
@@ -36,7 +37,11 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	defer b.queue.remove(w)
-	return w.wait(ctx, sent, s)
+	g, err := w.wait(ctx, sent, s)
+	if err != nil {
+		b.queue.orphans.add(c)
+	}
+	return g, err
 }
 
 // waiter is a claim in the server's queue, or on its way there.
@@ -49,6 +54,7 @@ type waiter struct {
 	told   uint64        // the highest "last fence" that a reply showed
 	asked  []asked       // the replies that may date a hand-over, oldest first
 	queued bool          // it was in the server's queue when last heard of
+	place  int           // there when nobody had the lock; 0: that was not so yet
 	untold bool          // it was given the lock by somebody else, and found out by asking
 }
 
@@ -70,7 +76,10 @@ func (w *waiter) wait(ctx context.Context, sent time.Time, s standing) (driver.G
 		case s.fence > 0:
 			return w.grant(s.fence, sent), nil
 		case s.gone:
-			w.queued = false
+			w.queued, w.place = false, 0
+		case w.free(s):
+			w.queued, w.untold = true, false
+			w.note(sent, s.last)
 		default:
 			w.queued, w.untold = true, false
 			w.note(sent, s.last)
@@ -91,6 +100,17 @@ func (w *waiter) wait(ctx context.Context, sent time.Time, s standing) (driver.G
 			return driver.Grant{}, err
 		}
 	}
+}
+
+// free reports whether to ask again at once: nobody has the lock, and those who were looked at for it are dead and gone, so that the claim is nearer to the front
+// each time.
+func (w *waiter) free(s standing) bool {
+	if s.left != noHolder {
+		return false
+	}
+	was := w.place
+	w.place = s.place
+	return was == 0 || s.place < was
 }
 
 // listen waits for a hand-over, or until it is time to ask again.
@@ -197,6 +217,9 @@ func (w *waiter) grant(fence uint64, start time.Time) driver.Grant {
 func (w *waiter) pause(s standing) time.Duration {
 	d := min(w.claim.TTL/3, 2*time.Second)
 	if s.foreign && s.place <= 1 {
+		d = min(d, foreignPoll)
+	}
+	if s.left == noHolder {
 		d = min(d, foreignPoll)
 	}
 	if s.left >= 0 {
