@@ -41,6 +41,7 @@ type acq struct {
 	told    int64 // the highest F that came with "not you"
 	toldAt  int64
 	pending int64 // a hand-over that came before the reply it counts from
+	free    int64 // true time since when it knows that nobody has the lock; 0: it does not
 	timer   int
 
 	// The hold.
@@ -77,7 +78,7 @@ func (a *acq) attempt() {
 		a.try()
 		return
 	}
-	a.state, a.entered, a.acks, a.told, a.pending = waiting, false, nil, 0, 0
+	a.state, a.entered, a.acks, a.told, a.pending, a.free = waiting, false, nil, 0, 0, 0
 	ready := p.sub != nil && p.sub.acked
 	if !ready {
 		p.subscribe()
@@ -222,6 +223,9 @@ func (a *acq) answered(r reply, sent int64) {
 		}
 		a.acks = append(a.acks, ack{sent, r.stored})
 		a.hear(r.stored)
+		if a.free = 0; r.pttl == 0 {
+			a.free = p.sim.now
+		}
 		a.plan(r)
 		if a.pending > 0 {
 			a.handedOver(a.pending)
@@ -253,6 +257,10 @@ func (a *acq) plan(r reply) {
 		next = 1 << 40
 	}
 	switch {
+	case r.pttl == 0:
+		if rules.AskWhenFree {
+			next = 0
+		}
 	case r.foreign || r.pttl < 0:
 		if r.pos == 0 && rules.HeadPolls {
 			next = min(next, pollForeign)

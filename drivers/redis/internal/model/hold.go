@@ -89,12 +89,13 @@ func (a *acq) renewal(ttl int64) {
 		case r.kind != rRenewed:
 			a.lose()
 		default:
-			a.renewed(sent, ttl, o)
+			a.renewed(sent, ttl, o, r)
 		}
 	}, func(reply) {})
 }
 
-func (a *acq) renewed(sent, ttl int64, o op) {
+func (a *acq) renewed(sent, ttl int64, o op, r reply) {
+	asked := ttl
 	if !a.p.sim.rules.StartAtSend {
 		sent = a.p.local()
 	}
@@ -102,6 +103,10 @@ func (a *acq) renewed(sent, ttl int64, o op) {
 		a.kept, a.keptTTL = sent, ttl
 	}
 	d := sent + ttl
+	if !a.p.sim.rules.DeadlineFromAsked {
+		d = sent + max(ttl, r.pttl)
+	}
+	a.p.sim.o.renewed(a.p.sim, a, d, sent+asked)
 	if a.p.sim.rules.Margin {
 		d -= margin(ttl)
 	}

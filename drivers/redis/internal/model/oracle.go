@@ -18,6 +18,7 @@ type oracle struct {
 	steppedBack  int64
 
 	idleSince     int64
+	leftQueue     int64 // since when a release has left a free lock with a queue; 0: none has
 	unwantedTok   token
 	unwantedSince int64
 }
@@ -112,6 +113,12 @@ func (o *oracle) after(s *sim, r request, a reply) {
 			}
 		}
 	}
+	switch {
+	case st.lock.tok != noToken || len(st.queue.toks) == 0:
+		o.leftQueue = 0
+	case a.more && o.leftQueue == 0:
+		o.leftQueue = s.now
+	}
 	if st.lock.tok > 0 {
 		o.checkHolder(s)
 	}
@@ -179,6 +186,13 @@ func (o *oracle) localGrant(s *sim, a *acq) {
 	o.used[a.fence] = a.tok
 	if a.handed == 0 {
 		o.noticed(s, a)
+	}
+}
+
+// renewed: a hold is not relied on for longer than was asked for.
+func (o *oracle) renewed(s *sim, a *acq, d, most int64) {
+	if d > most {
+		s.fail("deadline: %d is held for %d ms longer than was asked for", a.tok, (d-most)/ms)
 	}
 }
 
@@ -302,8 +316,25 @@ func (s *sim) checkIdle() {
 	if waiter < 0 {
 		return
 	}
+	s.checkTold()
 	if d := s.now - max(o.idleSince, waiter, s.w.settled()); d > s.idleBound() {
 		s.fail("stranded: the lock was idle for %d ms while somebody waited", d/ms)
+	}
+}
+
+// checkTold: whoever knows that the lock is free and that there is a queue does something about it at once.
+func (s *sim) checkTold() {
+	for _, p := range s.procs {
+		a := p.cur
+		if !p.alive || p.stopped || a == nil || a.state != waiting || a.free == 0 {
+			continue
+		}
+		if d := s.now - max(a.free, p.resumed, s.w.settled()); d > slack {
+			s.fail("told: %d knows for %d ms that nobody has the lock", a.tok, d/ms)
+		}
+	}
+	if since := s.o.leftQueue; since > s.w.settled() && s.now-since > slack {
+		s.fail("told: a release has left a free lock with a queue %d ms ago", (s.now-since)/ms)
 	}
 }
 

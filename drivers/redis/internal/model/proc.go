@@ -113,6 +113,9 @@ func (p *proc) later() {
 	if !s.w.tight && s.chance(40) {
 		pause = s.w.faultsEnd / 2
 	}
+	if s.w.farBack {
+		pause = 4 * s.w.ttl
+	}
 	p.after(s.between(0, pause), p.nextJob)
 }
 

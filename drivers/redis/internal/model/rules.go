@@ -14,6 +14,7 @@ type Rules struct {
 	RefreshOnSameToken bool // off: acquire by the holder's token leaves the TTL as it is
 	ReassertRefreshes  bool // off: so does re-assertion
 	NeverShorten       bool // off: acquire, re-assert and renew set the TTL even if more is left
+	DeadlineFromAsked  bool // off: a renewal counts what the server says is left, where that is more than was asked for
 
 	// Tokens.
 	NewTokenAfterRelease bool // off: the next attempt uses the token that is being cleaned up
@@ -35,6 +36,7 @@ type Rules struct {
 	LivenessSkip      bool // off: silent waiters are given the lock
 	ReceiverSkip      bool // off: so are those that PUBLISH did not reach
 	KeysExpire        bool // off: queue and last-seen have no expiry
+	PassOnUntilAlive  bool // off: a release that has passed over as many as it may leaves a free lock with a queue
 
 	// Waiting.
 	SubscribeFirst      bool // off: the enqueue does not wait for the subscription
@@ -46,12 +48,14 @@ type Rules struct {
 	BlameTheRightOne    bool // off: a subscription is replaced for a message that may be older than itself
 	PTTLTimer           bool // off: only the period makes a waiter ask again
 	HeadPolls           bool // off: nobody polls for a foreign holder
+	AskWhenFree         bool // off: a waiter that is told that nobody has the lock asks again when it would have anyway
 
 	// Fences.
 	FenceFromTime      bool // off: stored + 1, without the clock
 	FenceFromStored    bool // off: the clock alone
 	FenceRunEnd        bool // off: F stores the first fence of the run
 	KeepFenceWhileHeld bool // off: renewals leave F's expiry as it is
+	KeepFenceAhead     bool // off: F's expiry counts from the clock, although F is ahead of it
 	RenewChecksFence   bool // off: renewals check the token alone
 }
 
@@ -59,13 +63,13 @@ type Rules struct {
 func AllRules() Rules {
 	return Rules{
 		StartAtSend: true, Margin: true, StartNotLastSent: true, StartNotLastAcked: true, DropStale: true, FreshReplyWins: true,
-		CancelPastD: true, RefreshOnSameToken: true, ReassertRefreshes: true, NeverShorten: true,
+		CancelPastD: true, RefreshOnSameToken: true, ReassertRefreshes: true, NeverShorten: true, DeadlineFromAsked: true,
 		NewTokenAfterRelease: true, ReassertNeverAdds: true, RenewNeverCreates: true, CancelUnknown: true, CancelSparesHeld: true,
 		CancelSparesRetry: true, CleanupRepeats: true, CleanupCountsAll: true,
 		DirectHandover: true, MarkAfterHandover: true, QueueNotOvertaken: true, EnqueueOnce: true, TakerLeavesQueue: true,
-		PromoteWhenFree: true, LivenessSkip: true, ReceiverSkip: true, KeysExpire: true,
+		PromoteWhenFree: true, LivenessSkip: true, ReceiverSkip: true, KeysExpire: true, PassOnUntilAlive: true,
 		SubscribeFirst: true, ReassertPeriodic: true, AskWhenUnsure: true, ReassertOnReconnect: true, ReconnectOnMissing: true,
-		TakenNeedsNoMessage: true, BlameTheRightOne: true, PTTLTimer: true, HeadPolls: true,
-		FenceFromTime: true, FenceFromStored: true, FenceRunEnd: true, KeepFenceWhileHeld: true, RenewChecksFence: true,
+		TakenNeedsNoMessage: true, BlameTheRightOne: true, PTTLTimer: true, HeadPolls: true, AskWhenFree: true,
+		FenceFromTime: true, FenceFromStored: true, FenceRunEnd: true, KeepFenceWhileHeld: true, KeepFenceAhead: true, RenewChecksFence: true,
 	}
 }

@@ -118,7 +118,7 @@ func (s *store) take(now int64, tok token, ttl int64, by string) reply {
 // give writes L and F for a grant; waits tells whether somebody is left in the queue.
 func (s *store) give(now int64, tok token, ttl, end int64, waits bool, by string) {
 	s.lock.tok, s.lock.exp, s.lock.plus = tok, now+ttl, waits && s.rules.MarkAfterHandover
-	exp := now + ttl + s.keep
+	exp := s.keptUntil(now, end, ttl)
 	if waits {
 		exp = max(exp, s.fence.exp) // w must not go before Q does
 	}
@@ -132,8 +132,16 @@ func (s *store) refresh(now, ttl int64, keep bool) {
 		s.lock.exp = exp
 	}
 	if keep && s.fence.set {
-		s.fence.exp = max(s.fence.exp, now+ttl+s.keep)
+		s.fence.exp = max(s.fence.exp, s.keptUntil(now, s.fence.end, ttl))
 	}
+}
+
+// keptUntil is when a fence may be forgotten that is the last of a run: when the clock has passed it, so that the next one, by the clock, is greater.
+func (s *store) keptUntil(now, end, ttl int64) int64 {
+	if s.rules.KeepFenceAhead {
+		now = max(now, end)
+	}
+	return now + ttl + s.keep
 }
 
 // enqueue puts a token at the end of the queue, unless it is in it, and tells holder and newcomers that somebody waits.
@@ -165,7 +173,7 @@ func (s *store) sawWaiter(now int64, r request) {
 		s.fence.set, s.fence.end, s.fence.exp = true, now, 0
 	}
 	s.fence.w = true
-	s.fence.exp = max(s.fence.exp, now+r.ttl+s.keep)
+	s.fence.exp = max(s.fence.exp, s.keptUntil(now, s.fence.end, r.ttl))
 }
 
 func (s *store) forget(tok token) (lastSeen, bool) {
@@ -256,7 +264,7 @@ func (s *store) renew(now int64, r request, keep bool) reply {
 		return reply{kind: rNotOwner}
 	}
 	s.refresh(now, r.ttl, keep)
-	return reply{kind: rRenewed}
+	return reply{kind: rRenewed, pttl: s.lock.exp - now}
 }
 
 // releaseOne is release.lua, which touches L alone.
@@ -282,7 +290,7 @@ func (s *store) cancel(now int64, r request) reply {
 		default:
 			s.handover(now, noToken, "cancel")
 		}
-		return reply{kind: rReleased}
+		return reply{kind: rReleased, more: s.stranded()}
 	}
 	a := reply{kind: rNotOwner}
 	if i := slices.Index(s.queue.toks, r.tok); i >= 0 {
@@ -293,8 +301,14 @@ func (s *store) cancel(now int64, r request) reply {
 	}
 	if s.lock.tok == noToken && len(s.queue.toks) > 0 && s.rules.DirectHandover {
 		s.handover(now, noToken, "cancel")
+		a.more = s.stranded()
 	}
 	return a
+}
+
+// stranded reports whether the lock is free although somebody queues, who may be dead.
+func (s *store) stranded() bool {
+	return s.lock.tok == noToken && len(s.queue.toks) > 0 && s.rules.DirectHandover
 }
 
 // wakeFirst is how release would work without direct hand-over.

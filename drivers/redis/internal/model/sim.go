@@ -327,6 +327,9 @@ func (p *proc) call(r request, limit int64, done func(a reply, ok bool), late fu
 					if s.tracing {
 						s.logf(p.name(), "is told: %v(%d) %v", r.op, r.tok, a)
 					}
+					if a.more && s.rules.PassOnUntilAlive {
+						p.cancel(r.tok, 1)
+					}
 					if c.answered {
 						late(a)
 						return

@@ -27,7 +27,7 @@ const (
 type store struct {
 	rules   *Rules
 	cluster bool
-	keep    int64 // how long F, Q and W outlive the TTL: an hour
+	keep    int64 // how long F, Q and W outlive the TTL: five minutes
 	skips   int
 
 	lock struct {
@@ -141,9 +141,10 @@ type reply struct {
 	kind    kind
 	fence   int64 // granted, holder: the first of the run
 	stored  int64 // queued, gone: the end of the last run; 0: there is no F
-	pttl    int64 // held, queued, gone: what is left to the holder; -1: no expiry, or a foreign holder; 0: nobody
+	pttl    int64 // held, queued, gone, renewed: what is left to the holder; -1: no expiry, or a foreign holder; 0: nobody
 	pos     int   // queued: waiters in front
 	foreign bool
+	more    bool  // the lock is free and there are more in the queue than one call looks at
 	at      int64 // true time of execution; for the oracles
 }
 

@@ -31,6 +31,7 @@ type world struct {
 	stalls   bool // it stands still for a while
 	forward  bool // its clock is stepped forward
 	backward bool // or back
+	farBack  bool // once, by more than F is kept for
 	breaks   bool // an operator breaks holds
 	foreign  bool // a client takes the lock by plain SET NX
 	plain    bool // most leases are not renewed
@@ -68,7 +69,7 @@ var kinds = [...]string{"calm", "tight", "net", "subs", "procs", "server", "fore
 // drawWorld draws a world of the kind that the seed's remainder says.
 func drawWorld(seed uint64, rng *rand.Rand) world {
 	half := func() bool { return rng.IntN(2) == 0 }
-	w := world{clients: 3 + rng.IntN(4), ttl: []int64{second, 2 * second, 6 * second}[rng.IntN(3)], keep: 3600 * second, skips: maxSkips}
+	w := world{clients: 3 + rng.IntN(4), ttl: []int64{second, 2 * second, 6 * second}[rng.IntN(3)], keep: 300 * second, skips: maxSkips}
 	w.jobHold = w.ttl / 20
 	w.cluster, w.mixedTTL, w.leaves, w.breaks = half(), rng.IntN(4) == 0, half(), rng.IntN(4) == 0
 	w.kind = kinds[seed%uint64(len(kinds))]
@@ -86,6 +87,7 @@ func drawWorld(seed uint64, rng *rand.Rand) world {
 		w.procs, w.net = true, half()
 	case "server":
 		w.loses, w.forward, w.backward, w.subs, w.stalls = half(), rng.IntN(3) == 0, half(), half(), half()
+		w.farBack = w.backward && !w.loses && !w.forward && half()
 	case "foreign":
 		w.foreign = true
 		w.net, w.subs = rng.IntN(3) == 0, rng.IntN(3) == 0
@@ -102,7 +104,10 @@ func drawWorld(seed uint64, rng *rand.Rand) world {
 		w.skips = 1 + rng.IntN(2)
 	}
 	if !w.tight && !w.backward && rng.IntN(4) == 0 {
-		w.keep = w.ttl // an hour passes quickly here
+		w.keep = w.ttl // five minutes pass quickly here
+	}
+	if w.farBack {
+		w.keep, w.clients = w.ttl/4, 1+rng.IntN(2)
 	}
 	w.slowPercent, w.lossPercent = 2+rng.IntN(40), rng.IntN(25)
 	w.faultsEnd = int64(1+rng.IntN(3)) * w.ttl
@@ -148,7 +153,9 @@ func (s *sim) planFaults() {
 	if w.forward {
 		times(2, func() { s.stepClock(s.between(0, w.ttl)) })
 	}
-	if w.backward {
+	if w.farBack {
+		at(s.stepFarBack)
+	} else if w.backward {
 		times(2, func() { s.stepClock(-s.between(0, w.ttl)) })
 	}
 	if w.breaks {
@@ -163,6 +170,13 @@ func (s *sim) stepClock(by int64) {
 	}
 	if s.tracing {
 		s.logf("clock", "stepped by %d", by)
+	}
+}
+
+// stepFarBack sets the clock back by more than F is kept for, if F is there. (When it is not, fences may become lower: that is a limit of the protocol.)
+func (s *sim) stepFarBack() {
+	if s.store.expire(s.wall()); s.store.fence.set {
+		s.stepClock(-s.between(2*s.w.ttl, 6*s.w.ttl))
 	}
 }
 
