@@ -12,9 +12,10 @@
 //
 // # Keys
 //
-// A lock's key in the server is the prefix and the key, with '{', '}' and '%' percent-encoded. Its value says who holds it; plain SET NX clients that use
-// the same key exclude dlock and are excluded by it. Beside it there are, in the same slot, its fence, its queue and who waits, named like the lock with a
-// suffix. Everything has an expiry.
+// A lock's key in the server is the prefix and the key, with '%' percent-encoded. Braces stay as they are where they make a hash tag, as in "{tenant1}:orders", and
+// are encoded where they do not. Its value says who holds it; plain SET NX clients that use the same key exclude dlock and are excluded by it, unless the name
+// was changed by the encoding. Beside it there are, in the same slot, its fence, its queue and who waits, named like the lock with a suffix that begins with '%'.
+// Everything has an expiry: what is beside a lock that is not used any more is gone five minutes after its TTL.
 //
 // # Permissions
 //
