@@ -60,7 +60,7 @@ local function wait()
   local last, place = 0, 0
   if ARGV[5] ~= '' then
     if alive(token, ARGV[3], ARGV[5], ARGV[2]) then
-      place = (place_of(token) or -1) + 1
+      place = (own('LPOS', queue_key, token) or -1) + 1
     else
       noted = true
     end

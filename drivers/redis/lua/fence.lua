@@ -28,7 +28,7 @@ end
 
 -- next_fence reserves fences for a grant with this TTL, and returns the first, as text. mark is 'w' if somebody waits, or else ''.
 local function next_fence(ttl, mark)
-  local stored = own('SET', fence_key, mark .. string.format('%.0f', now + 15), 'PXAT', kept(now, ttl), 'GET')
+  local stored = own('SET', fence_key, mark .. string.format('%.0f', now + 15), 'PX', ttl + 301000, 'GET')
   local last = stored and last_of(stored) or 0
   if last < now then
     return text

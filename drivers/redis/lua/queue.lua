@@ -8,11 +8,6 @@ local function alive(token, ttl, channel, owner)
   return own('HSET', who_key, token, text .. ' ' .. ttl .. ' ' .. channel .. ' ' .. owner) == 0
 end
 
--- place_of returns a token's place in the queue, from 0 on, or false.
-local function place_of(token)
-  return own('LPOS', queue_key, token)
-end
-
 -- last_for keeps what is beside the lock for the TTL of a waiter and five minutes more, and never for less long than it would have been.
 local function last_for(key, ttl)
   redis.call('PEXPIRE', key, math.max(ttl + 300000, redis.call('PTTL', key)))

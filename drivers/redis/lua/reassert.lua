@@ -20,7 +20,7 @@ end
 --include give.lua
 --include queue.lua
 local token = string.sub(ARGV[1], 3)
-local place = place_of(token)
+local place = own('LPOS', queue_key, token)
 if not place then
   return -1
 end
@@ -31,7 +31,7 @@ if not value then
   if first == token then
     return fence
   end
-  place = place_of(token) or 0
+  place = own('LPOS', queue_key, token) or 0
   value, last = redis.call('GET', lock), reserved()
 end
 return waiting(value, last, place + 1)
