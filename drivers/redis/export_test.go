@@ -18,7 +18,7 @@ func Settings(b driver.Backend) (notify bool, replicas int, channel string) {
 }
 
 // AcquireScript returns the script that enters the queue.
-func AcquireScript() string { return acquireScript().source }
+func AcquireScript() string { return string(acquireScript().source) }
 
 // Channel returns where a Backend is told of hand-overs.
 func Channel(b *Backend) string { return b.queue.channel }
