@@ -3,7 +3,6 @@ package dlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -15,8 +14,10 @@ const (
 	// grace is how long a call may take to answer, once nobody wants to wait for it any more, before it is left behind.
 	grace = 50 * time.Millisecond
 
-	// maxAbandoned is how many calls may be left behind before new ones have to wait.
+	// maxAbandoned is how many calls may be left behind before new ones have to wait, and maxOfOneKey how many of them may be of one key: a key
+	// whose calls hang must not take the places of the others. When half of all places are taken, a key has one.
 	maxAbandoned = 256
+	maxOfOneKey  = 8
 )
 
 type callKind uint8
@@ -36,11 +37,14 @@ type call struct {
 	task // the time limit
 	l    *locker
 
-	kind  callKind
-	claim driver.Claim
-	key   string         // of an acquisition, as the caller gave it
-	holds []*hold        // what a renewal is for; those that are over by the time it is sent are left out
-	batch []driver.Claim // and what is sent for each
+	kind   callKind
+	claim  driver.Claim
+	key    string         // of an acquisition, as the caller gave it
+	holds  []*hold        // what a renewal is for; those that are over by the time it is sent are left out
+	batch  []driver.Claim // and what is sent for each
+	share  renewShare     // of the places for renewals, where the driver renews one by one
+	place  bool           // it has one of them; guarded by l.mu
+	extend bool           // it is an Extend, and not a renewal of the engine's own
 
 	parent context.Context // for its values and its deadline
 	sent   time.Time       // read before anything is sent
@@ -52,7 +56,9 @@ type call struct {
 	answer          // zero until then
 	queued   bool   // a Wait was told that another owner has the key
 	left     bool   // nobody waits for the answer
-	stray    *stray // but this wants to know of it
+	open     bool   // it may bring a grant, and nobody has looked at its outcome yet
+	replaced bool   // a renewal that was ended because newer ones are out
+	stray    *stray // wants to know of the answer that nobody waits for
 
 	mu     sync.Mutex
 	done   chan struct{} // made when somebody asks for it
@@ -66,16 +72,12 @@ type answer struct {
 	grant    driver.Grant
 	renewals []driver.Renewal
 	err      error
+	verdict  verdict   // what kind of error it is
+	verdicts []verdict // the same for renewals; nil when none failed
 }
 
 // errLimit matches what a driver that honours its context returns in the same situation.
 var errLimit error = detail{context.DeadlineExceeded, "the backend did not answer in time"}
-
-// gate bounds the calls that were left behind: while there are as many as allowed no new ones are made. It is guarded by the Locker's mutex.
-type gate struct {
-	abandoned int
-	freed     chan struct{} // closed when one of them returned; nil when nobody waits for that
-}
 
 // ask sends c and waits for its answer, until ctx ends, the Locker closes, or limit has passed (0: no limit). It reports whether
 // there is an answer, which may be an error; otherwise why tells what ended the wait, and c.sent is zero if nothing was sent.
@@ -90,7 +92,7 @@ func (l *locker) ask(ctx context.Context, c *call, limit time.Duration) (answere
 	if c.kind == callRelease {
 		closing = l.stopped
 	}
-	if l.prompt && c.kind != callRenew && c.kind != callRenewBatch {
+	if l.prompt && c.kind != callRenew {
 		return l.askPrompt(ctx, c, limit, closing)
 	}
 	if err := l.launch(ctx, c, limit, closing); err != nil {
@@ -153,7 +155,7 @@ func (l *locker) settle(c *call, why error) (bool, error) {
 	for !c.answered {
 		l.mu.Unlock()
 		if timer == nil {
-			timer = time.NewTimer(c.patience())
+			timer = time.NewTimer(grace)
 			defer timer.Stop()
 		}
 		select {
@@ -164,7 +166,7 @@ func (l *locker) settle(c *call, why error) (bool, error) {
 				continue
 			}
 			c.left = true
-			l.gateOf(c).abandoned++
+			l.gate.leave(c.claim.Key)
 			l.unlock()
 			if why == nil {
 				why = errLimit
@@ -177,20 +179,12 @@ func (l *locker) settle(c *call, why error) (bool, error) {
 	return true, nil
 }
 
-// patience is how long to wait for an answer that is overdue. A renewal has its time limit to keep.
-func (c *call) patience() time.Duration {
-	if c.kind == callRenew || c.kind == callRenewBatch {
-		return min(grace, c.limit.Sub(c.sent)/3)
-	}
-	return grace
-}
-
 // launch starts c. An error means that nothing was sent.
 func (l *locker) launch(ctx context.Context, c *call, limit time.Duration, closing <-chan struct{}) error {
 	c.wake = make(chan struct{}, 1)
 	l.mu.Lock()
 	defer l.unlock()
-	if err := l.pass(ctx, l.gateOf(c), limit, closing); err != nil {
+	if err := l.pass(ctx, c.claim.Key, limit, closing); err != nil {
 		return err
 	}
 	if isClosed(closing) {
@@ -209,53 +203,29 @@ func (l *locker) begin(c *call, limit time.Duration) {
 		l.sched.add(&c.task, c, c.limit, 0)
 	}
 	l.running++
+	if c.mayBringGrant() {
+		c.open = true
+		l.acquires++
+	}
 }
 
-// pass waits for a place among the calls that may be left behind. The mutex is held, but not while it waits.
-func (l *locker) pass(ctx context.Context, g *gate, limit time.Duration, closing <-chan struct{}) error {
-	if g.abandoned < maxAbandoned {
-		return nil
+// lookedAt notes that somebody takes care of what c may have brought.
+func (l *locker) lookedAt(c *call) {
+	if c.open {
+		c.open = false
+		l.acquires--
 	}
-	var late <-chan time.Time
-	if limit > 0 {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		late = timer.C
-	}
-	for g.abandoned >= maxAbandoned {
-		if g.freed == nil {
-			g.freed = make(chan struct{})
-		}
-		freed, err := g.freed, error(nil)
-		l.unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			err = endOf(ctx)
-		case <-closing:
-			err = ErrClosed
-		case <-late:
-			err = detail{errLimit, fmt.Sprintf("%d earlier calls have not returned yet", maxAbandoned)}
-		}
-		l.mu.Lock()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-func (l *locker) gateOf(c *call) *gate {
-	if c.kind == callRenew || c.kind == callRenewBatch {
-		return &l.renewGate
-	}
-	return &l.callGate
-}
+// renews reports whether c is a renewal of the engine's own, for whose answer nobody waits.
+func (c *call) renews() bool { return (c.kind == callRenew || c.kind == callRenewBatch) && !c.extend }
+
+func (c *call) mayBringGrant() bool { return c.kind == callAcquire || c.kind == callWait }
 
 // run makes the call and hands the answer over. It reports whether w, if there is one, is kept for another one.
 func (c *call) run(w *worker) (kept bool) {
 	// A driver that does not return, as when a mock ends the goroutine, is a failure like any other.
-	a := answer{err: errNoReturn}
+	a := answer{err: errNoReturn, verdict: verdictOther}
 	returned := false
 	defer func() { kept = c.finish(a, w, returned) }()
 	a = c.perform()
@@ -263,7 +233,22 @@ func (c *call) run(w *worker) (kept bool) {
 	return false
 }
 
-func (c *call) perform() (a answer) {
+// perform calls the driver. Errors are looked at here, without the mutex: they are the driver's code.
+func (c *call) perform() answer {
+	a := c.send()
+	a.verdict = verdictOf(a.err)
+	for i := range a.renewals {
+		if err := a.renewals[i].Err; err != nil {
+			if a.verdicts == nil {
+				a.verdicts = make([]verdict, len(a.renewals))
+			}
+			a.verdicts[i] = verdictOf(err)
+		}
+	}
+	return a
+}
+
+func (c *call) send() (a answer) {
 	b := c.l.b
 	switch c.kind {
 	case callAcquire:
@@ -297,15 +282,16 @@ func (c *call) finish(a answer, w *worker, returned bool) (kept bool) {
 	kept = returned && w != nil && l.keep(w)
 	l.sched.remove(&c.task)
 	if c.left {
-		g := l.gateOf(c)
-		g.abandoned--
-		if g.freed != nil {
-			close(g.freed)
-			g.freed = nil
-		}
+		l.gate.returned(c.claim.Key)
+	}
+	if !returned {
+		l.lookedAt(c)
 	}
 	if c.stray != nil {
 		c.stray.answered(c, time.Now())
+	}
+	if c.renews() {
+		l.tookRenewals(c, time.Now())
 	}
 	l.unlock()
 	c.cancel(context.Canceled) // as with any call, what the driver derived from its context ends with it
@@ -321,7 +307,11 @@ func (c *call) poke() {
 }
 
 // due is called when the time limit has passed.
-func (c *call) due(time.Time) {
+func (c *call) due(now time.Time) {
+	if c.place && now.Before(c.limit) {
+		c.l.slowRenewal(c, now)
+		return
+	}
 	c.cancel(context.DeadlineExceeded)
 	c.poke()
 }

@@ -10,12 +10,16 @@ import (
 )
 
 const (
-	sweepLimit    = 400 * time.Millisecond // the longest that one release in the background may take
-	firstPause    = 10 * time.Millisecond  // between two of them, at first
-	longestPause  = 500 * time.Millisecond // and in the end
-	maxSweeps     = 16                     // how many there are at the same time
-	sweepFullWait = 10 * time.Millisecond  // when there are more to do
+	sweepLimit   = 400 * time.Millisecond // the longest that one release in the background may take
+	firstPause   = 10 * time.Millisecond  // between two of them, at first
+	longestPause = 500 * time.Millisecond // and in the end
+	closingPause = 50 * time.Millisecond  // and when the Locker closes
+	maxReleases  = 2                      // how many of one stray may be out
 )
+
+// maxSweeps is how many releases in the background there are at the same time: of keys in order, and of keys whose calls hang. Those would otherwise
+// keep the others from their places. When the Locker closes there are more.
+var maxSweeps, maxClosingSweeps = [2]int{16, 4}, [2]int{64, 16}
 
 // doubt is what is not known of the requests that might have put a token into the store. An acquire that failed may have been applied, and may
 // still be in the network.
@@ -39,25 +43,40 @@ func (d *doubt) add(c *call) {
 // might still be on its way has expired by itself: "not the owner" does not end it.
 type stray struct {
 	task
-	l        *locker
-	key      string
-	claim    driver.Claim
-	ttl      time.Duration
-	doubt    doubt
-	pause    time.Duration
-	sweeping bool // a release is under way in the background
-	loose    int  // releases that were left behind and have not returned
-	gone     bool
+	l         *locker
+	key       string
+	claim     driver.Claim
+	ttl       time.Duration
+	doubt     doubt
+	held      *hold // whose token it is, when Close released it
+	pause     time.Duration
+	waiting   bool      // for a place among the sweeps
+	sweeping  bool      // a release is under way in the background
+	class     int       // of maxSweeps, of that release
+	out       int       // releases that have not returned
+	loose     int       // those of them that were left behind
+	swept     bool      // a release was answered since a request of the token last returned
+	sweptAt   time.Time // when the last release was sent that was answered
+	confirmed bool      // the store has removed the token
+	trouble   trouble
+	gone      bool
 }
 
 // clean sees to it that the token of claim leaves the store, as far as there is doubt about that. From then on the token must not be used to
 // acquire.
 func (l *locker) clean(key string, claim driver.Claim, d doubt, ttl time.Duration) {
-	if d.unsure == 0 || isClosed(l.stopped) {
+	if d.unsure > 0 {
+		l.addStray(&stray{l: l, key: key, claim: claim, ttl: ttl, doubt: d})
+	}
+}
+
+func (l *locker) addStray(s *stray) {
+	if isClosed(l.stopped) {
+		l.unsettled.tokens++
 		return
 	}
-	s := &stray{l: l, key: key, claim: claim, ttl: ttl, doubt: d, pause: firstPause}
-	s.doubt.left = nil
+	d := s.doubt
+	s.pause, s.doubt.left = firstPause, nil
 	for _, c := range d.releases {
 		s.follow(c)
 	}
@@ -72,7 +91,7 @@ func (l *locker) clean(key string, claim driver.Claim, d doubt, ttl time.Duratio
 	if s.settled(time.Now()) {
 		return
 	}
-	e := l.entry(key)
+	e := l.entry(s.key)
 	e.strays = append(e.strays, s)
 	l.strays++
 	s.due(time.Now())
@@ -87,19 +106,36 @@ func (s *stray) follow(c *call) {
 	default:
 		c.stray = s
 		s.loose++
+		s.out++
 	}
 }
 
 // judge takes into account how a call that was left behind came out.
 func (s *stray) judge(c *call) {
 	switch {
-	case c.kind == callRelease && c.err == nil:
-		s.removed()
 	case c.kind == callRelease:
-	case c.err != nil && !c.mayHaveWritten(c.err):
+		s.heard(c)
+	case c.err != nil && !c.mayHaveWritten():
 		s.doubt.unsure--
 	default:
 		s.doubt.last = time.Now()
+		s.swept = false
+	}
+}
+
+// heard takes the answer of a release into account.
+func (s *stray) heard(c *call) {
+	switch c.verdict {
+	case verdictOK:
+		s.removed()
+	case verdictNotOwner:
+	default:
+		s.trouble.note(c.err, c.verdict)
+		return
+	}
+	s.swept = true
+	if c.sent.After(s.sweptAt) {
+		s.sweptAt = c.sent
 	}
 }
 
@@ -107,10 +143,11 @@ func (s *stray) judge(c *call) {
 func (s *stray) answered(c *call, now time.Time) {
 	if c.kind == callRelease {
 		s.loose--
+		s.out--
 	}
 	s.doubt.left = slices.DeleteFunc(s.doubt.left, func(o *call) bool { return o == c })
 	s.judge(c)
-	if s.gone || s.settled(now) {
+	if s.gone || s.settled(now) || s.finalAnswer(c) {
 		s.drop()
 		return
 	}
@@ -122,6 +159,7 @@ func (s *stray) answered(c *call, now time.Time) {
 
 // removed notes that the store confirmed a removal.
 func (s *stray) removed() {
+	s.confirmed = true
 	s.doubt.unsure--
 	if e := s.l.keys[s.key]; e != nil {
 		e.swept++
@@ -145,6 +183,13 @@ func (s *stray) drop() {
 		return
 	}
 	s.gone = true
+	if h := s.held; h != nil && !isClosed(s.l.stopped) {
+		var err error
+		if !s.confirmed {
+			err = driver.ErrNotOwner
+		}
+		s.l.later(func() { s.l.tel.released(h.e.key, h.fence, err) })
+	}
 	s.l.sched.remove(&s.task)
 	s.l.strays--
 	if e := s.l.keys[s.key]; e != nil {
@@ -155,31 +200,83 @@ func (s *stray) drop() {
 
 // due is called when it is time to release the token, again.
 func (s *stray) due(now time.Time) {
+	l := s.l
 	switch {
-	case s.gone || s.sweeping:
-	case s.l.sweeps >= maxSweeps:
-		s.l.sched.add(&s.task, s, now.Add(sweepFullWait), 0)
+	case s.gone || s.sweeping || s.waiting:
+	case s.settled(now):
+		s.drop()
+	case s.out >= maxReleases:
+		// The next one follows when one of them has returned. Until then there is only the end to wait for.
+		l.sched.add(&s.task, s, latest(now.Add(longestPause), s.doubt.last.Add(s.ttl)), 0)
+	case !l.instant && !l.gate.room(s.claim.Key):
+		l.sched.add(&s.task, s, now.Add(longestPause), 0)
 	default:
-		s.l.sweeps++
-		s.sweeping = true
-		go s.sweep()
+		s.class, s.waiting = 0, true
+		if l.gate.hangs(s.claim.Key) {
+			s.class = 1
+		}
+		l.sweeps.waiting[s.class] = append(l.sweeps.waiting[s.class], s)
+		l.startSweeps(s.class, now)
 	}
 }
 
+// sweeps are the releases in the background, and the strays that wait for a place among them. They are guarded by the Locker's mutex.
+type sweeps struct {
+	waiting [2][]*stray
+	running [2]int
+}
+
+// startSweeps gives free places to those who wait.
+func (l *locker) startSweeps(class int, now time.Time) {
+	most := maxSweeps
+	if !l.closeBy.IsZero() {
+		most = maxClosingSweeps
+	}
+	q := &l.sweeps
+	for q.running[class] < most[class] && len(q.waiting[class]) > 0 {
+		s := q.waiting[class][0]
+		q.waiting[class][0] = nil
+		q.waiting[class] = q.waiting[class][1:]
+		s.waiting = false
+		if s.gone {
+			continue
+		}
+		q.running[class]++
+		s.sweeping = true
+		s.out++
+		go s.sweep(s.limit(now))
+	}
+}
+
+// limit is how long a release may take. When the Locker closes there may be time for one only.
+func (s *stray) limit(now time.Time) time.Duration {
+	if s.l.closeBy.IsZero() {
+		return sweepLimit
+	}
+	return max(time.Millisecond, min(releaseLimit, s.l.closeBy.Sub(now)))
+}
+
 // sweep makes one attempt in the background.
-func (s *stray) sweep() {
+func (s *stray) sweep(limit time.Duration) {
+	l := s.l
 	c := &call{kind: callRelease, claim: s.claim}
-	answered, _ := s.l.ask(context.Background(), c, sweepLimit)
-	s.l.mu.Lock()
-	defer s.l.unlock()
+	answered, _ := l.ask(context.Background(), c, limit)
+	l.mu.Lock()
+	defer l.unlock()
+	s.out--
 	s.follow(c)
-	s.l.sweeps--
+	l.sweeps.running[s.class]--
 	s.sweeping = false
 	now := time.Now()
 	s.took(c, answered, now)
-	if !s.gone {
-		s.l.sched.add(&s.task, s, latest(now, c.sent.Add(s.pause)), 0)
-		s.pause = min(2*s.pause, longestPause)
+	l.startSweeps(s.class, now)
+	if s.gone {
+		return
+	}
+	l.sched.add(&s.task, s, latest(now, c.sent.Add(s.pause)), 0)
+	s.pause = min(2*s.pause, longestPause)
+	if !l.closeBy.IsZero() {
+		s.pause = min(s.pause, closingPause)
 	}
 }
 
@@ -190,22 +287,25 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// took takes the answer of one release. A Locker that closes is content with any answer from the store, as it cannot wait.
+// took takes the answer of one release that was waited for.
 func (s *stray) took(c *call, answered bool, now time.Time) {
-	removed := answered && c.err == nil
-	if removed {
-		s.removed()
+	if answered {
+		s.heard(c)
 	}
-	sure := removed || answered && errors.Is(c.err, driver.ErrNotOwner)
-	switch {
-	case s.settled(now), sure && isClosed(s.l.closing) && len(s.doubt.left) == 0, isClosed(s.l.stopped):
+	if s.settled(now) || s.finalAnswer(c) || isClosed(s.l.stopped) {
 		s.drop()
 	}
 }
 
-// sweepNow releases the strays of e on behalf of a caller who was told that the key is held: it might be by one of them. It reports whether one
-// was removed, or may just have been, since swept was read, so that it is worth asking again.
-func (l *locker) sweepNow(ctx context.Context, e *entry, swept int) (again bool, err error) {
+// finalAnswer reports whether what c answered, or what was answered before, is all that can be learned. A Locker that closes cannot wait for what may be in the
+// network; but while a request of the token has not returned, "not the owner" says nothing of it.
+func (s *stray) finalAnswer(c *call) bool {
+	return !s.l.closeBy.IsZero() && len(s.doubt.left) == 0 && s.swept && c.kind == callRelease
+}
+
+// sweepNow releases the strays of e on behalf of a caller who asked at asked, and was told that the key is held: it might be by one of them. It reports
+// whether one was removed, or may just have been, since swept was read, so that it is worth asking again.
+func (l *locker) sweepNow(ctx context.Context, e *entry, swept int, asked time.Time) (again bool, err error) {
 	l.mu.Lock()
 	strays := slices.Clone(e.strays)
 	l.mu.Unlock()
@@ -213,23 +313,48 @@ func (l *locker) sweepNow(ctx context.Context, e *entry, swept int) (again bool,
 		if err := ctx.Err(); err != nil {
 			return false, because{errCleaning, err}
 		}
-		c := &call{kind: callRelease, claim: s.claim}
-		answered, why := l.ask(ctx, c, releaseLimit)
-		if answered {
-			why = c.err
-		}
-		l.mu.Lock()
-		s.follow(c)
-		s.took(c, answered, time.Now())
-		again = again || s.sweeping || s.loose > 0 // whose answer may be on its way
-		l.unlock()
-		if why != nil && !errors.Is(why, driver.ErrNotOwner) {
-			return false, because{errCleaning, why}
+		more, err := s.sweepFor(ctx, asked)
+		if again = again || more; err != nil {
+			return false, because{errCleaning, err}
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return again || e.swept != swept, nil
 }
+
+// sweepFor makes one attempt for a caller. It reports whether the answer to another one may be on its way.
+func (s *stray) sweepFor(ctx context.Context, asked time.Time) (again bool, err error) {
+	l := s.l
+	l.mu.Lock()
+	switch {
+	case s.gone || s.sweptAt.After(asked) && !s.sweeping: // somebody else has asked since
+		l.unlock()
+		return false, nil
+	case s.out >= maxReleases:
+		l.unlock()
+		return false, errReleasesOut
+	}
+	s.out++
+	l.unlock()
+	c := &call{kind: callRelease, claim: s.claim}
+	answered, err := l.ask(ctx, c, releaseLimit)
+	v := verdictOther
+	l.mu.Lock()
+	s.out--
+	s.follow(c)
+	s.took(c, answered, time.Now())
+	if answered {
+		err, v = c.err, c.verdict
+	}
+	again = s.sweeping || s.loose > 0
+	l.unlock()
+	if v == verdictOK || v == verdictNotOwner {
+		err = nil
+	}
+	return again, err
+}
+
+var errReleasesOut = errors.New("releases of it have not returned")
 
 var errCleaning = errors.New("an earlier attempt on this key is still being cleaned up")

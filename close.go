@@ -1,17 +1,16 @@
 package dlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
 const (
 	closeLimit        = 1500 * time.Millisecond // for releasing everything
-	closeBackendLimit = 400 * time.Millisecond  // for the backend to close
-	closeWorkers      = 64                      // how many releases there are at the same time
+	closeGrace        = 100 * time.Millisecond  // less than that for the last answers to be taken
+	closeBackendLimit = 300 * time.Millisecond  // for the backend to close
+	closeReportLimit  = 50 * time.Millisecond   // for the logger to be told
 )
 
 func (l *locker) Close() error {
@@ -22,16 +21,11 @@ func (l *locker) Close() error {
 		return nil
 	}
 	close(l.closing)
+	l.closeBy = time.Now().Add(closeLimit - closeGrace)
 	l.endPrompts()
-	holds := l.endAll()
-	l.ops++
+	l.endAll()
 	l.unlock()
 
-	released := make(chan error, 1)
-	go func() {
-		released <- l.releaseAll(holds)
-		l.opDone()
-	}()
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
 	select {
@@ -39,12 +33,28 @@ func (l *locker) Close() error {
 	case <-limit.C:
 	}
 	l.stop()
-	err := errors.Join(<-released, l.closeBackend())
+	err := l.closeBackend()
+	l.awaitReports()
+	l.mu.Lock()
+	left := l.unsettled
+	left.tokens += l.acquires + l.unlocking
+	l.mu.Unlock()
+	if left.tokens > 0 {
+		err = errors.Join(left.error(), err)
+	}
 	close(l.closed)
 	if err != nil {
 		return l.fail("close", "", err)
 	}
 	return nil
+}
+
+func (u unsettled) error() error {
+	text := fmt.Sprintf("the release of %d locks was not confirmed; they may stay in the store until their TTL has passed", u.tokens)
+	if u.why == nil {
+		return errors.New(text)
+	}
+	return fmt.Errorf("%s: %w", text, u.why)
 }
 
 // endPrompts ends the calls on the goroutines of their callers. Releases go on.
@@ -56,66 +66,54 @@ func (l *locker) endPrompts() {
 	}
 }
 
-// endAll ends every hold, and hurries the clean-up.
-func (l *locker) endAll() []*hold {
+// endAll ends every hold, ends the renewals, and hurries the clean-up, which every token goes through that may be in the store.
+func (l *locker) endAll() {
 	var holds []*hold
-	var strays []*stray
 	for _, t := range l.sched.tasks {
-		switch w := t.what.(type) {
-		case *hold:
-			holds = append(holds, w)
-		case *stray:
-			strays = append(strays, w)
+		if h, ok := t.what.(*hold); ok {
+			holds = append(holds, h)
+		}
+	}
+	now := time.Now()
+	for _, e := range l.keys {
+		for _, s := range e.strays {
+			s.swept = false
+			s.hurry(now)
 		}
 	}
 	for _, h := range holds {
-		l.endHold(h, ErrClosed)
+		for _, c := range h.out {
+			c.cancel(ErrClosed)
+		}
+		if h.over() {
+			l.cleanLost(h)
+		} else {
+			l.endHold(h, ErrClosed)
+			l.releaseLast(h)
+		}
 	}
-	now := time.Now()
-	for _, s := range strays {
-		s.hurry(now)
-	}
-	return holds
 }
 
-// releaseAll releases holds in parallel.
-func (l *locker) releaseAll(holds []*hold) error {
-	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex
-		failed int
-		last   error
-	)
-	next := make(chan *hold)
-	for range min(closeWorkers, len(holds)) {
-		wg.Go(func() {
-			for h := range next {
-				err := l.release(context.Background(), h)
-				l.tel.released(h.e.key, h.fence, err)
-				if err != nil {
-					mu.Lock()
-					failed, last = failed+1, err
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	for _, h := range holds {
-		next <- h
-	}
-	close(next)
-	wg.Wait()
-	if failed > 0 {
-		return fmt.Errorf("%d of %d locks were not released and end with their TTL: %w", failed, len(holds), last)
-	}
-	return nil
+// releaseLast releases a hold that Close has ended.
+func (l *locker) releaseLast(h *hold) {
+	d := h.doubt
+	d.unsure++
+	d.last = latest(d.last, h.lastSent)
+	l.addStray(&stray{l: l, key: h.e.key, claim: h.claim, ttl: h.maxTTL, doubt: d, held: h})
 }
 
-// stop has nothing sent any more.
+// stop refuses further requests, ends those under way, and counts what is not known to be gone.
 func (l *locker) stop() {
 	l.mu.Lock()
 	defer l.unlock()
 	close(l.stopped)
+	for _, e := range l.keys {
+		for _, s := range e.strays {
+			if !s.settled(time.Now()) {
+				l.giveUp(s)
+			}
+		}
+	}
 	for _, t := range l.sched.tasks {
 		if c, ok := t.what.(*call); ok {
 			c.cancel(ErrClosed)
@@ -124,6 +122,20 @@ func (l *locker) stop() {
 	l.workers.due(time.Time{})
 	l.sched.stop()
 }
+
+func (l *locker) giveUp(s *stray) {
+	why := s.trouble.err
+	if why == nil {
+		why = errNoAnswer
+	}
+	l.unsettled.tokens++
+	l.unsettled.why = why
+	if h := s.held; h != nil {
+		l.later(func() { l.tel.released(h.e.key, h.fence, why) })
+	}
+}
+
+var errNoAnswer = errors.New("the backend has not answered")
 
 func (l *locker) closeBackend() error {
 	done := make(chan error, 1)
@@ -135,5 +147,21 @@ func (l *locker) closeBackend() error {
 		return err
 	case <-limit.C:
 		return errors.New("the backend is still closing")
+	}
+}
+
+// awaitReports waits until the logger has been told, if it does not take long.
+func (l *locker) awaitReports() {
+	l.mu.Lock()
+	telling := l.reports.telling
+	l.mu.Unlock()
+	if telling == nil {
+		return
+	}
+	limit := time.NewTimer(closeReportLimit)
+	defer limit.Stop()
+	select {
+	case <-telling:
+	case <-limit.C:
 	}
 }

@@ -746,25 +746,47 @@ func TestTheQueueBehindAnOutageIsNotToldBusy(t *testing.T) {
 	})
 }
 
-func TestCleanUpRepeatsThoughTheReleasesHang(t *testing.T) {
+func TestOfACleanUpWhoseReleasesHangTwoAreOut(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := newNetwork()
-		l := open(t, n, dlock.Config{})
+		l := open(t, n, dlock.Config{DefaultTTL: time.Minute})
 		n.on(refuse)
 		_, err := l.TryLock(t.Context(), "k")
 		wantErr(t, "TryLock", err, errNetwork)
-		last := time.Now()
-		f, _ := hang(t)
-		n.on(f, opRelease)
-		time.Sleep(9 * time.Second)
-		for _, s := range n.requests(opRelease) {
-			if gap := s.at.Sub(last); gap > 510*time.Millisecond {
-				t.Errorf("%v between two releases, want at most 500ms", gap)
+		var mu sync.Mutex
+		out, most, returns := 0, 0, make(chan struct{})
+		var returned time.Time
+		n.on(func(context.Context, op, func() error) error {
+			mu.Lock()
+			out++
+			most = max(most, out)
+			mu.Unlock()
+			<-returns
+			mu.Lock()
+			defer mu.Unlock()
+			out--
+			returned = time.Now()
+			return errNetwork
+		}, opRelease)
+		t.Cleanup(func() { close(returns) })
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			before := len(n.requests(opRelease))
+			returns <- struct{}{}
+			time.Sleep(2 * time.Second)
+			mu.Lock()
+			list := n.requests(opRelease)
+			if len(list) == before {
+				t.Fatal("no release was sent though one had returned")
 			}
-			last = s.at
-		}
-		if time.Since(last) > time.Second {
-			t.Errorf("the last release was sent %v ago", time.Since(last))
+			if gap := list[before].at.Sub(returned); gap > 500*time.Millisecond {
+				t.Errorf("the next release was sent %v after one had returned, want at most 500ms", gap)
+			}
+			if out != 2 || most != 2 {
+				t.Errorf("%d releases are out, and there were up to %d; want 2", out, most)
+			}
+			mu.Unlock()
+			time.Sleep(8 * time.Second)
 		}
 	})
 }

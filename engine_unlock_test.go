@@ -334,7 +334,8 @@ func TestCloseSaysWhatItCouldNotRelease(t *testing.T) {
 		n.on(refuse, opRelease)
 		err := l.Close()
 		wantErr(t, "Close", err, errNetwork)
-		if want := "dlock: close (dlock_test): 2 of 2 locks were not released and end with their TTL: connection reset"; err.Error() != want {
+		if want := "dlock: close (dlock_test): the release of 2 locks was not confirmed; " +
+			"they may stay in the store until their TTL has passed: connection reset"; err.Error() != want {
 			t.Errorf("got  %s\nwant %s", err, want)
 		}
 	})

@@ -29,8 +29,11 @@ func (x *Lease) foreignUnlock(ctx context.Context) error {
 		f.mu.Unlock()
 		return &Error{Op: "unlock", Key: f.key, Err: ErrLockNotHeld}
 	}
-	x.end(errReleased)
+	ends := x.end(errReleased, nil)
 	f.mu.Unlock()
+	for _, e := range ends {
+		e.run()
+	}
 	// A Locker from elsewhere may do nothing at all on a dead ctx; the lock would stay.
 	if err := f.l.Unlock(context.WithoutCancel(ctx), f.key); err != nil {
 		return asError("unlock", f.key, err)

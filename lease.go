@@ -9,7 +9,8 @@ import (
 )
 
 // Lease is a hold of a key. It begins held and ends once: by Unlock, by a loss, or by the Locker's Close. All methods are safe for
-// concurrent use. Lease values come from Acquire, TryAcquire and LeaseOf.
+// concurrent use. Lease values come from Acquire, TryAcquire and LeaseOf. A nil Lease is one that has ended: it is not held, and what
+// can fail answers ErrLockNotHeld.
 type Lease struct {
 	h       *hold        // what the engine knows
 	foreign *foreignHold // instead of h when a Locker from elsewhere holds the key
@@ -38,10 +39,15 @@ type hold struct {
 	doubt    doubt         // acquires of this token whose outcome was never learned
 	renewAt  time.Time     // when the next renewal is due
 	failures int           // renewals that failed in a row
-	lastErr  error         // and how the last of them failed
-	inFlight bool          // a renewal is under way
-	hasTurn  bool          // this hold has the local turn of its key
-	told     bool          // the store itself said that the token is gone
+	trouble  trouble       // and how
+	out      []*call       // renewals that have not returned, in the order in which they were sent
+	outRoom  [maxRenewals]*call
+	queued   bool      // a renewal waits for a place
+	blocked  bool      // a renewal waits for another one of this hold to return
+	doubted  bool      // the driver suspects a loss, and a renewal that was sent before is out
+	doubtAt  time.Time // when the last renewal was planned because of that
+	hasTurn  bool      // this hold has the local turn of its key
+	told     bool      // the store itself said that the token is gone
 
 	leases []*Lease // those not ended yet; empty when the hold is over
 	first  Lease    // the first one, in place
@@ -50,15 +56,19 @@ type hold struct {
 
 // Key returns the key as it was given to the Locker.
 func (x *Lease) Key() string {
-	if x.h == nil {
+	switch {
+	case x == nil:
+		return ""
+	case x.h == nil:
 		return x.foreign.key
+	default:
+		return x.h.e.key
 	}
-	return x.h.e.key
 }
 
 // Fence returns the number that rises with every grant of the key, or 0 if the backend has none. See the function [Fence].
 func (x *Lease) Fence() uint64 {
-	if x.h == nil {
+	if x == nil || x.h == nil {
 		return 0
 	}
 	return x.h.fence
@@ -67,7 +77,7 @@ func (x *Lease) Fence() uint64 {
 // ValidUntil returns the instant until which nobody else can hold the key even if no further renewal succeeds. Renewals move it. It is the zero
 // Time for a Locker from elsewhere.
 func (x *Lease) ValidUntil() time.Time {
-	if x.h == nil {
+	if x == nil || x.h == nil {
 		return time.Time{}
 	}
 	x.h.l.mu.Lock()
@@ -80,12 +90,26 @@ func (x *Lease) ValidUntil() time.Time {
 func (x *Lease) Held() bool { return x.Err() == nil }
 
 // Done returns a channel that is closed when the hold ends, at the latest at ValidUntil; that needs no network.
-func (x *Lease) Done() <-chan struct{} { return x.done }
+func (x *Lease) Done() <-chan struct{} {
+	if x == nil {
+		return closedChan
+	}
+	return x.done
+}
+
+var closedChan = func() chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
 
 // Err returns nil while the hold can be relied on, and then why it ended: ErrOwnershipLost, ErrClosed, or ErrLockNotHeld
 // after an Unlock. Like Held it looks at the clock.
 func (x *Lease) Err() error {
-	if x.h == nil {
+	switch {
+	case x == nil:
+		return ErrLockNotHeld
+	case x.h == nil:
 		return x.foreignErr()
 	}
 	l := x.h.l
@@ -98,10 +122,14 @@ func (x *Lease) Err() error {
 // hold is as it was, unless the error matches ErrOwnershipLost.
 func (x *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	checkContext(ctx)
-	if x.h == nil {
+	switch {
+	case x == nil:
+		return &Error{Op: "extend", Err: ErrLockNotHeld}
+	case x.h == nil:
 		return &Error{Op: "extend", Key: x.Key(), Err: errors.ErrUnsupported}
+	default:
+		return x.h.l.extend(ctx, x, ttl)
 	}
-	return x.h.l.extend(ctx, x, ttl)
 }
 
 // Unlock ends the hold: Held is false and Done is closed before anything is sent, whatever Unlock returns. Nil means that the store has
@@ -158,22 +186,16 @@ func (h *hold) addLease() *Lease {
 	return x
 }
 
-// end ends x for the given reason. The caller holds the Locker's mutex and takes x out of its hold's list.
-func (x *Lease) end(reason error) {
+// end ends x for the given reason, and adds its contexts to those that are to be ended when the mutex is free. The caller takes x out
+// of its hold's list.
+func (x *Lease) end(reason error, ends []ended) []ended {
 	x.err = reason
 	close(x.done)
 	for c := range x.ends {
-		cancel := func() {
-			c.forget()
-			c.cancel(reason)
-		}
-		if x.h == nil {
-			cancel()
-		} else {
-			x.h.l.ends = append(x.h.l.ends, cancel) // which asks the parent, and that may be anybody's
-		}
+		ends = append(ends, ended{c, reason})
 	}
 	x.ends = nil
+	return ends
 }
 
 // leaseErr is Lease.Err with the mutex held. It notices a deadline that has passed before the timer does.
@@ -190,6 +212,9 @@ var errDeadline = errors.New("no renewal was confirmed in time")
 func (l *locker) lose(h *hold, why error) {
 	err := &Error{Op: "hold", Driver: l.cfg.Driver, Key: h.e.key, Err: because{ErrOwnershipLost, why}}
 	l.endHold(h, err)
+	if forgotten := h.lastSent.Add(h.maxTTL); !h.told && forgotten.After(time.Now()) {
+		l.sched.add(&h.task, h, forgotten, 0) // for Close: until then the store may have the token
+	}
 	l.later(func() { l.tel.lost(h.e.key, h.fence, h.renew, why) })
 	l.passTurn(h)
 }
@@ -198,9 +223,12 @@ func (l *locker) lose(h *hold, why error) {
 func (l *locker) endHold(h *hold, reason error) {
 	l.sched.remove(&h.task)
 	for _, x := range h.leases {
-		x.end(reason)
+		l.ends = x.end(reason, l.ends)
 	}
 	h.leases = nil
+	if h.e.holder == h {
+		h.e.publish()
+	}
 	if h.e.aside == h {
 		h.e.aside = nil
 		l.tidy(h.e)

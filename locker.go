@@ -22,8 +22,9 @@ type locker struct {
 	cfg     Config
 	tel     *telemetry
 
-	noWait, noBatch atomic.Bool   // the driver said errors.ErrUnsupported
-	renewSlots      chan struct{} // one for each single renewal under way
+	noWait, noBatch atomic.Bool // the driver said errors.ErrUnsupported
+	suspects        suspects
+	departed        atomic.Pointer[turnWaiter] // those who left the queue of a key, to be taken off it
 
 	closing chan struct{} // closed when Close begins: nobody waits any longer
 	stopped chan struct{} // closed when Close has waited enough: nothing is sent any more
@@ -34,23 +35,33 @@ type locker struct {
 	keys      map[string]*entry
 	sched     sched
 	dueNow    []*hold // to be renewed by the present tick
+	renewals  renewals
 	workers   workers
-	callGate  gate
-	renewGate gate
-	strays    int                // tokens that are being cleaned up
-	sweeps    int                // releases in the background that are under way
+	gate      gate
+	strays    int // tokens that are being cleaned up
+	sweeps    sweeps
 	ops       int                // operations under way
 	running   int                // calls under way, those left behind included
-	prompts   map[*call]struct{} // those of them on the goroutines of their callers
-	ends      []func()           // contexts to be ended when the mutex is free
-	events    []func()           // and then to be reported
+	acquires  int                // those of them that may bring a grant, and whose outcome nobody has looked at yet
+	unlocking int                // Unlocks under way
+	prompts   map[*call]struct{} // calls on the goroutines of their callers
+	ends      []ended            // contexts to be ended when the mutex is free
+	reports   reports
+	closeBy   time.Time // when Close gives up; zero: not closing
+	unsettled
+}
+
+// unsettled is what Close could not confirm.
+type unsettled struct {
+	tokens int   // that may stay in the store
+	why    error // of one of them
 }
 
 func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 	l := &locker{
 		b: b, cfg: cfg, tel: tel,
 		closing: make(chan struct{}), stopped: make(chan struct{}), quiet: make(chan struct{}), closed: make(chan struct{}),
-		keys: map[string]*entry{}, prompts: map[*call]struct{}{}, renewSlots: make(chan struct{}, renewWorkers),
+		keys: map[string]*entry{}, prompts: map[*call]struct{}{},
 	}
 	l.waiter, _ = b.(driver.Waiter)
 	l.batcher, _ = b.(driver.BatchRenewer)
@@ -62,25 +73,23 @@ func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 		l.prompt = p.Prompt()
 	}
 	l.sched.tick = l.tick
+	if w, ok := b.(driver.LossWatcher); ok {
+		w.WatchLosses(l.suspect)
+	}
 	return l
 }
 
-// later has f called once the mutex is free: what it reports to may be slow, or come back.
-func (l *locker) later(f func()) { l.events = append(l.events, f) }
-
-// unlock frees the mutex, does and reports what followed from what happened under it, and notices when a closing Locker has become quiet.
+// unlock frees the mutex, ends the contexts of what ended under it, and notices when a closing Locker has become quiet. Nothing that it calls
+// waits, nor is it anybody's code.
 func (l *locker) unlock() {
-	ends, events := l.ends, l.events
-	l.ends, l.events = nil, nil
+	ends := l.ends
+	l.ends = nil
 	if l.ops == 0 && l.running == 0 && l.strays == 0 && isClosed(l.closing) && !isClosed(l.quiet) {
 		close(l.quiet)
 	}
 	l.mu.Unlock()
-	for _, f := range ends {
-		f()
-	}
-	for _, f := range events {
-		f()
+	for _, e := range ends {
+		e.run()
 	}
 }
 
@@ -181,9 +190,22 @@ func (l *locker) acquire(ctx context.Context, key string, opts []LockOption, r r
 		err = l.fail(r.op, key, err)
 	}
 	if done != nil {
-		done(x, err)
+		l.reportOutcome(ctx, x, err, done)
 	}
 	return x, err
+}
+
+// reportOutcome reports an acquisition to the application's logger, meter and tracer. If one of them panics the caller gets no lock, so it is
+// released.
+func (l *locker) reportOutcome(ctx context.Context, x *Lease, err error, done func(*Lease, error)) {
+	returned := false
+	defer func() {
+		if !returned && x != nil {
+			_ = l.unlockLease(context.WithoutCancel(ctx), x)
+		}
+	}()
+	done(x, err)
+	returned = true
 }
 
 // check refuses bad input, and fills in r what opts say.
@@ -231,13 +253,18 @@ func (l *locker) acquireKey(ctx context.Context, key string, r request) (*Lease,
 	l.ops++
 	e := l.entry(key)
 	e.users++
-	defer l.leave(e)
+	left := false
+	defer func() {
+		if !left {
+			l.leave(e)
+		}
+	}()
 	x, err := l.reenter(ctx, e, r)
 	l.unlock()
 	if x != nil || err != nil {
 		return x, err
 	}
-	return l.takeTurnAndAcquire(ctx, e, r)
+	return l.takeTurnAndAcquire(ctx, e, r, &left)
 }
 
 // leave ends a call's work with e.

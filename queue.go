@@ -2,20 +2,20 @@ package dlock
 
 import (
 	"context"
-	"errors"
-	"slices"
+	"sync/atomic"
 	"time"
 )
 
 // entry is what a Locker knows of one key. It exists while there is anything to know.
 type entry struct {
 	key    string
-	users  int             // calls that work with it
-	busy   bool            // somebody has the turn
-	holder *hold           // who, if he has the key already
-	aside  *hold           // who has the key without the turn: got by a TryLock while whoever has the turn waits
-	queue  []chan struct{} // who waits for the turn, first come first
-	heard  heard           // by whoever has the turn and not yet the key
+	users  int                   // calls that work with it
+	busy   bool                  // somebody has the turn
+	holder *hold                 // who, if he has the key already
+	aside  *hold                 // who has the key without the turn: got by a TryLock while whoever has the turn waits
+	queue  turnQueue             // who waits for the turn, first come first
+	heard  heard                 // by whoever has the turn and not yet the key
+	news   atomic.Pointer[heard] // what known returns, for those who leave without the mutex
 	byKey  keyHold
 	strays []*stray
 	swept  int // how many strays were removed from the store
@@ -30,7 +30,7 @@ type heard struct {
 // stillWaiting is the error of somebody who no longer waits, because of why.
 func (k heard) stillWaiting(why error) error {
 	switch {
-	case errors.Is(why, ErrClosed):
+	case why == ErrClosed: //nolint:errorlint // why may be the error of anybody's context, and the mutex may be held
 		return ErrClosed
 	case k.busy:
 		return because{ErrNotAcquired, why}
@@ -49,6 +49,25 @@ func (e *entry) known() heard {
 	return e.heard
 }
 
+var nothingHeard, heardBusy = &heard{}, &heard{busy: true}
+
+// publish makes what is known of e readable without the mutex.
+func (e *entry) publish() {
+	switch k := e.known(); {
+	case k.busy:
+		e.news.Store(heardBusy)
+	case k.trouble != nil:
+		e.news.Store(&k)
+	default:
+		e.news.Store(nothingHeard)
+	}
+}
+
+func (e *entry) setHeard(k heard) {
+	e.heard = k
+	e.publish()
+}
+
 // keyHold is the hold by key, of which a Locker has one per key.
 type keyHold struct {
 	lease   *Lease // nil while it is being acquired
@@ -60,6 +79,7 @@ func (l *locker) entry(key string) *entry {
 	e := l.keys[key]
 	if e == nil {
 		e = &entry{key: key}
+		e.news.Store(nothingHeard)
 		l.keys[key] = e
 	}
 	return e
@@ -67,7 +87,7 @@ func (l *locker) entry(key string) *entry {
 
 // tidy forgets an entry that nothing is known of.
 func (l *locker) tidy(e *entry) {
-	if l.keys[e.key] == e && e.users == 0 && !e.busy && len(e.queue) == 0 && e.byKey.count == 0 && len(e.strays) == 0 && e.aside == nil {
+	if l.keys[e.key] == e && e.users == 0 && !e.busy && e.queue.first == nil && e.byKey.count == 0 && len(e.strays) == 0 && e.aside == nil {
 		delete(l.keys, e.key)
 	}
 }
@@ -161,46 +181,52 @@ func (l *locker) tryTurn(e *entry) (taken, held bool) {
 	return true, false
 }
 
-// awaitTurn takes the turn of e, after all who came before.
-func (l *locker) awaitTurn(ctx context.Context, e *entry) error {
+// awaitTurn takes the turn of e, after all who came before. left reports that the caller has left the queue and that all its other
+// accounts with the Locker are settled.
+func (l *locker) awaitTurn(ctx context.Context, e *entry) (left bool, err error) {
 	l.mu.Lock()
 	if taken, _ := l.tryTurn(e); taken {
 		l.unlock()
-		return nil
+		return false, nil
 	}
-	turn := make(chan struct{})
-	e.queue = append(e.queue, turn)
+	w := &turnWaiter{e: e, turn: make(chan struct{})}
+	e.queue.push(w)
 	l.unlock()
-	var err error
 	select {
-	case <-turn:
-		return nil
+	case <-w.turn:
+		return false, nil
 	case <-l.closing:
 		err = ErrClosed
 	case <-ctx.Done():
 		err = endOf(ctx)
 	}
+	if w.state.CompareAndSwap(turnAwaited, turnLeft) {
+		err = e.news.Load().stillWaiting(err)
+		l.depart(w)
+		return true, err
+	}
 	l.mu.Lock()
 	defer l.unlock()
 	err = e.known().stillWaiting(err)
-	if i := slices.Index(e.queue, turn); i >= 0 {
-		e.queue = slices.Delete(e.queue, i, i+1)
-	} else {
-		l.nextTurn(e) // it came just then, and goes on to the next one
-	}
-	return err
+	l.nextTurn(e) // the turn came just then, and goes on to the next one
+	return false, err
 }
 
 // nextTurn gives the turn of e to the first who waits.
 func (l *locker) nextTurn(e *entry) {
 	e.holder = nil // what was heard of the key stays: the next one knows no better yet
-	if len(e.queue) == 0 {
-		e.busy, e.heard = false, heard{}
-		l.tidy(e)
-		return
+	e.publish()
+	for e.queue.first != nil {
+		w := e.queue.first
+		e.queue.remove(w)
+		if w.state.CompareAndSwap(turnAwaited, turnGiven) {
+			close(w.turn)
+			return
+		}
 	}
-	close(e.queue[0])
-	e.queue = slices.Delete(e.queue, 0, 1)
+	e.busy = false
+	e.setHeard(heard{})
+	l.tidy(e)
 }
 
 // passTurn gives the turn of a hold that has it to the next.

@@ -57,14 +57,14 @@ func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 		return nil
 	case more:
 		err = reasonOf(err)
-	case errors.Is(err, ErrLockNotHeld):
+	case err == errReleased: //nolint:errorlint // no code of a driver's error may run under the mutex
 		err = ErrLockNotHeld
-	case errors.Is(err, ErrOwnershipLost):
+	case err != nil && err != ErrClosed: //nolint:errorlint // likewise
 		// A renewal that was applied without our knowing would keep the key for its TTL.
 		l.cleanLost(h)
 		err = reasonOf(err)
 	case err == nil && len(h.leases) > 1:
-		h.dropLease(x)
+		l.ends = h.dropLease(x, l.ends)
 		l.unlock()
 		return nil
 	}
@@ -74,6 +74,7 @@ func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 	}
 	l.endHold(h, errReleased)
 	l.ops++
+	l.unlocking++
 	l.unlock()
 	err = func() error {
 		defer l.released(h) // also when the driver panics
@@ -91,6 +92,7 @@ func (l *locker) released(h *hold) {
 	l.mu.Lock()
 	defer l.unlock()
 	l.ops--
+	l.unlocking--
 	l.passTurn(h)
 }
 
@@ -102,6 +104,7 @@ func (l *locker) cleanLost(h *hold) {
 		d.last = latest(d.last, h.lastSent)
 	}
 	h.doubt, h.told = doubt{}, true // once is enough
+	l.sched.remove(&h.task)
 	l.clean(h.e.key, h.claim, d, h.maxTTL)
 }
 
@@ -112,8 +115,11 @@ func (l *locker) release(ctx context.Context, h *hold) error {
 	if err != nil && !errors.Is(err, driver.ErrNotOwner) && ctx.Err() == nil && !isClosed(l.stopped) {
 		first := err
 		again = &call{kind: callRelease, claim: h.claim}
-		if err = l.askRelease(ctx, again); errors.Is(err, driver.ErrNotOwner) {
+		switch err = l.askRelease(ctx, again); verdictOf(err) {
+		case verdictNotOwner:
 			err = because{errUnsure, first}
+		case verdictContext:
+			err = first // which may tell more
 		}
 	}
 	d := h.doubt
@@ -144,12 +150,12 @@ func (l *locker) askRelease(ctx context.Context, c *call) error {
 }
 
 // dropLease ends one of several leases of h.
-func (h *hold) dropLease(x *Lease) {
+func (h *hold) dropLease(x *Lease, ends []ended) []ended {
 	for i := range h.leases {
 		if h.leases[i] == x {
 			h.leases = append(h.leases[:i:i], h.leases[i+1:]...)
 			break
 		}
 	}
-	x.end(errReleased)
+	return x.end(errReleased, ends)
 }

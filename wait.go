@@ -23,6 +23,7 @@ type acquisition struct {
 	claim   driver.Claim
 	doubt   doubt
 	hasTurn bool
+	left    *bool // it left the queue, and nothing more is to be settled with the Locker
 
 	attempts int
 	heard    heard
@@ -45,8 +46,8 @@ func newToken() string {
 }
 
 // takeTurnAndAcquire waits for the local turn and goes to the backend.
-func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request) (x *Lease, err error) {
-	a := &acquisition{l: l, e: e, r: r}
+func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request, left *bool) (x *Lease, err error) {
+	a := &acquisition{l: l, e: e, r: r, left: left}
 	a.newClaim()
 	defer func() { a.end(x) }()
 	if r.wait {
@@ -57,10 +58,14 @@ func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request) (x
 
 // end leaves everything in order: with the lease, or without one and whatever may be left of it in the store.
 func (a *acquisition) end(x *Lease) {
+	if *a.left && !a.r.byKey {
+		return
+	}
 	a.l.mu.Lock()
 	defer a.l.unlock()
 	if a.r.byKey {
 		a.l.settleByKey(a.e, x)
+		a.l.tidy(a.e)
 	}
 	if x != nil {
 		return
@@ -94,14 +99,17 @@ func endOf(ctx context.Context) error {
 
 // waitFor is Lock: it tries until it holds the key, ctx ends, or MaxRetries are used up.
 func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
-	if err := a.l.awaitTurn(ctx, a.e); err != nil {
+	var err error
+	if *a.left, err = a.l.awaitTurn(ctx, a.e); err != nil {
 		return nil, err
 	}
 	a.hasTurn = true
 	a.l.mu.Lock()
 	a.heard = a.e.heard
 	for _, s := range a.e.strays { // the key may be held by one of them, which is not to be waited for longer than need be
-		s.hurry(time.Now())
+		if !s.swept {
+			s.hurry(time.Now())
+		}
 	}
 	a.l.unlock()
 	for ctx.Err() == nil {
@@ -174,16 +182,20 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 		a.l.mu.Lock()
 		swept := a.e.swept
 		a.l.mu.Unlock()
+		asked := time.Now()
 		a.heard = heard{}
 		x, err := a.attempt(ctx, callAcquire)
 		if x == nil && a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
-			x, err = a.attempt(ctx, callAcquire)
+			first := err
+			if x, err = a.attempt(ctx, callAcquire); verdictOf(err) == verdictContext && ctx.Err() == nil {
+				err = first // which may tell more
+			}
 		}
 		if x != nil || !a.heard.busy {
 			return x, err
 		}
 		// The holder might be a token of our own that was left behind.
-		again, err := a.l.sweepNow(ctx, a.e, swept)
+		again, err := a.l.sweepNow(ctx, a.e, swept, asked)
 		if err != nil || !again {
 			return nil, err
 		}
@@ -212,7 +224,7 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 			return x, nil
 		}
 	} else {
-		a.wonder(c, err)
+		a.wonder(c)
 	}
 	if isClosed(a.l.closing) {
 		return nil, ErrClosed
@@ -221,20 +233,23 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 	return nil, err
 }
 
-// hear notes what c brought. The end of ctx is no answer: what was heard before still is the last that was heard.
+// hear notes what c brought. The end of ctx is no answer: what was heard before still is the last that was heard. Nor is the end of a time limit, where
+// the store has named its trouble before.
 func (a *acquisition) hear(ctx context.Context, c *call, err error) {
-	over := ctx.Err() != nil && (errors.Is(err, errGaveUp) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+	v := verdictOf(err)
+	over := ctx.Err() != nil && (v == verdictContext || errors.Is(err, errGaveUp))
 	a.l.mu.Lock()
 	defer a.l.unlock()
 	switch {
-	case errors.Is(err, driver.ErrHeld), over && c.queued:
+	case v == verdictHeld, over && c.queued:
 		a.heard = heard{busy: true}
 	case over:
+	case v == verdictContext && a.heard.trouble != nil:
 	default:
 		a.heard = heard{trouble: err}
 	}
 	if a.hasTurn {
-		a.e.heard = a.heard
+		a.e.setHeard(a.heard)
 	}
 }
 
@@ -244,28 +259,31 @@ func (c *call) onQueued() {
 	defer c.l.unlock()
 	c.queued = true
 	if e := c.l.keys[c.key]; e != nil && !c.left {
-		e.heard = heard{busy: true}
+		e.setHeard(heard{busy: true})
 	}
 }
 
 // wonder notes what c may have left in the store.
-func (a *acquisition) wonder(c *call, err error) {
+func (a *acquisition) wonder(c *call) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
-	if c.mayHaveWritten(err) {
+	a.l.lookedAt(c)
+	if c.mayHaveWritten() {
 		a.doubt.add(c)
 	}
 }
 
-// mayHaveWritten reports whether c may have put its token into the store although it ended with err. An error says little: the request may have been
+// mayHaveWritten reports whether c, which brought no grant, may have put its token into the store. An error says little: the request may have been
 // applied. One that certainly was not says nothing of those before it: whoever waits sends more than one, and may be queued. The mutex is held.
-func (c *call) mayHaveWritten(err error) bool {
+func (c *call) mayHaveWritten() bool {
 	switch {
 	case c.sent.IsZero():
 		return false
-	case errors.Is(err, driver.ErrHeld):
+	case !c.answered:
+		return true
+	case c.verdict == verdictHeld:
 		return c.kind == callWait
-	case errors.Is(err, driver.ErrPermanent), errors.Is(err, errors.ErrUnsupported):
+	case c.verdict == verdictPermanent, c.verdict == verdictUnsupported:
 		return c.queued
 	default:
 		return true
@@ -283,6 +301,7 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	err := ctx.Err() // a caller who has gone cannot be given a lock
 	l.mu.Lock()
 	defer l.unlock()
+	l.lookedAt(c)
 	switch {
 	case isClosed(l.closing):
 		err = ErrClosed
@@ -299,12 +318,13 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	if old := a.e.aside; old != nil {
 		l.lose(old, errOusted)
 	}
-	h.leases = h.room[:0]
+	h.leases, h.out = h.room[:0], h.outRoom[:0]
 	x := h.addLease()
 	h.renewAt = l.nextRenewal(h, start, mathrand.Float64())
 	l.watch(h)
 	if h.hasTurn {
-		a.e.holder, a.e.heard = h, heard{}
+		a.e.holder = h
+		a.e.setHeard(heard{})
 	} else {
 		a.e.aside = h
 	}

@@ -6,139 +6,139 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
 
-// renewWorkers is how many holds are renewed at the same time where the driver cannot renew many at once.
-const renewWorkers = 64
+// maxRenewals is how many renewals of one hold are out at the same time. One that is stuck runs on beside the next, because it may be
+// just about to have a connection; and one that was sent last is the first to find a store that has come back.
+const maxRenewals = 3
 
 // watch plans what comes next for h: the renewal, or the deadline.
 func (l *locker) watch(h *hold) {
-	if h.renew && !h.inFlight && h.renewAt.Before(h.deadline) {
-		l.sched.add(&h.task, h, h.renewAt, l.interval(h)/8)
+	if h.renew && !h.queued && !h.blocked && h.renewAt.Before(h.deadline) {
+		early := l.interval(h) / 8
+		if h.failing() || h.renewAt.Equal(h.doubtAt) {
+			early = min(early, max(0, time.Until(h.renewAt)/2))
+		}
+		l.sched.add(&h.task, h, h.renewAt, early)
 	} else {
 		l.sched.add(&h.task, h, h.deadline, 0)
 	}
 }
 
+// failing reports whether the last renewal failed, or has not been answered.
+func (h *hold) failing() bool { return h.failures > 0 || len(h.out) > 0 }
+
 func (l *locker) interval(h *hold) time.Duration { return or(l.cfg.RenewInterval, h.claim.TTL/3) }
 
-// due is called when the renewal or the deadline has come.
+// due is called when the renewal or the deadline has come, and when nothing of a lost hold can be in the store any more.
 func (h *hold) due(now time.Time) {
+	l := h.l
 	switch {
+	case h.over():
 	case h.expired(now):
-		h.l.lose(h, h.lossReason())
-	case h.renew && !h.inFlight && !now.Before(h.renewAt.Add(-h.early)):
-		h.inFlight = true
-		h.l.dueNow = append(h.l.dueNow, h)
-		h.l.watch(h)
+		l.lose(h, h.lossReason())
+	case !h.renew || h.queued || h.blocked || now.Before(h.renewAt.Add(-h.early)):
+		l.watch(h)
+	case len(h.out) >= maxRenewals:
+		h.makeRoom()
+		l.watch(h)
 	default:
-		h.l.watch(h)
+		h.queued = true
+		l.dueNow = append(l.dueNow, h)
+		l.watch(h)
 	}
 }
 
-// attemptLimit is how long one renewal of h may take: a sixth of the TTL, or a third of what is left if that is less, and no longer than an acquire: many that
-// hang must not take the places of those that would be answered. A quarter of it is kept back for an answer that is on its way when the limit ends.
-func (h *hold) attemptLimit(now time.Time) time.Duration {
+// makeRoom ends a renewal in favour of the next: neither the first, which has had the most time, nor the last.
+func (h *hold) makeRoom() {
+	h.blocked = true // until one has returned
+	c := h.out[len(h.out)/2]
+	c.replaced = true
+	c.cancel(context.Canceled)
+}
+
+// patience is how long to wait for the answer to a renewal before the next is sent: a sixth of the TTL, or a third of what is left if that is less, and no
+// longer than an acquire takes. A quarter of it is kept back for an answer that is on its way.
+func (h *hold) patience(now time.Time) time.Duration {
 	return max(time.Millisecond, min(h.claim.TTL/6, h.deadline.Sub(now)/3, acquireLimit)*3/4)
 }
 
-// sendRenewals sends what has become due, together as far as one time limit suits: a hold that is near its end must not make
-// the others hurry, nor wait for them.
+// attemptLimit is how long a renewal may take, which is until the deadline when that is near: a reconnect takes the time that it takes.
+func (h *hold) attemptLimit(now time.Time) time.Duration {
+	return max(time.Millisecond, min(h.claim.TTL/3, h.deadline.Sub(now), acquireLimit))
+}
+
+// pause is how long to wait after a renewal that failed.
+func (h *hold) pause(now time.Time) time.Duration {
+	return max(time.Millisecond, min(h.claim.TTL/20, h.deadline.Sub(now)/4))
+}
+
+// sendRenewals sends what has become due, together as far as one patience suits: a hold that is near its end must not
+// wait for the others, nor those that are in order for those that fail.
 func (l *locker) sendRenewals(now time.Time) {
 	if len(l.dueNow) == 0 {
 		return
 	}
-	groups := map[int][]*hold{}
-	for _, h := range l.dueNow {
-		n := bits.Len64(uint64(h.attemptLimit(now)))
-		if groups[n] == nil {
-			groups[n] = make([]*hold, 0, len(l.dueNow))
+	if l.batcher == nil || l.noBatch.Load() {
+		l.renewSingly(l.dueNow, now)
+	} else {
+		for _, holds := range grouped(l.dueNow, now) {
+			l.renewTogether(holds, now)
 		}
-		groups[n] = append(groups[n], h)
 	}
 	clear(l.dueNow)
 	l.dueNow = l.dueNow[:0]
-	for _, holds := range groups {
-		l.ops++
-		go func() {
-			l.renewAll(holds)
-			l.opDone()
-		}()
-	}
 }
 
-// renewAll renews holds, at once or one by one.
-func (l *locker) renewAll(holds []*hold) {
-	if l.batcher != nil && !l.noBatch.Load() && l.renewBatch(holds) {
+func grouped(due []*hold, now time.Time) map[int][]*hold {
+	groups := map[int][]*hold{}
+	for _, h := range due {
+		n := bits.Len64(uint64(h.patience(now)))
+		if h.failing() {
+			n = -n
+		}
+		if groups[n] == nil {
+			groups[n] = make([]*hold, 0, len(due))
+		}
+		groups[n] = append(groups[n], h)
+	}
+	return groups
+}
+
+// renewTogether sends one request for holds.
+func (l *locker) renewTogether(holds []*hold, now time.Time) {
+	if l.renewals.batches >= maxBatches {
+		for _, h := range holds {
+			h.queued = false
+			h.renewAt = now.Add(h.pause(now))
+			l.watch(h)
+		}
 		return
 	}
-	var wg sync.WaitGroup
-	next := make(chan *hold)
-	for range min(renewWorkers, len(holds)) {
-		wg.Go(func() {
-			for h := range next {
-				l.renewSlots <- struct{}{}
-				l.renewOne(h)
-				<-l.renewSlots
-			}
-		})
-	}
-	for _, h := range holds {
-		next <- h
-	}
-	close(next)
-	wg.Wait()
-}
-
-// renewBatch reports false if the driver cannot do it after all.
-func (l *locker) renewBatch(holds []*hold) bool {
-	now := time.Now()
-	l.mu.Lock()
+	l.renewals.batches++
+	c := &call{kind: callRenewBatch, holds: holds}
 	limit := holds[0].attemptLimit(now)
 	for _, h := range holds[1:] {
 		limit = min(limit, h.attemptLimit(now))
 	}
-	l.mu.Unlock()
-
-	c := &call{kind: callRenewBatch, holds: holds}
-	answered, why := l.ask(context.Background(), c, limit)
-	if answered && len(c.renewals) > 0 && errors.Is(c.renewals[0].Err, errors.ErrUnsupported) {
-		l.noBatch.Store(true)
-		return false
-	}
-	l.mu.Lock()
-	defer l.unlock()
-	if answered && len(c.renewals) != len(c.holds) {
-		why = or(c.err, fmt.Errorf("the driver answered %d of %d renewals", len(c.renewals), len(c.holds)))
-	}
-	jitter := rand.Float64() // the same for all of them, so that they stay together
-	now = time.Now()
-	for i, h := range c.holds {
-		if why != nil {
-			l.renewed(h, driver.Renewal{Err: why}, 0, c.sent, now, jitter)
-		} else {
-			l.renewed(h, c.renewals[i], c.batch[i].TTL, c.sent, now, jitter)
-		}
-	}
-	return true
+	l.sendRenewal(c, limit, now)
 }
 
-func (l *locker) renewOne(h *hold) {
-	l.mu.Lock()
-	limit := h.attemptLimit(time.Now())
-	c := &call{kind: callRenew, claim: h.claim, holds: []*hold{h}}
-	l.mu.Unlock()
-	answered, why := l.ask(context.Background(), c, limit)
-	l.mu.Lock()
-	defer l.unlock()
-	if answered {
-		why = c.err
+// sendRenewal sends c, for whose answer nobody waits.
+func (l *locker) sendRenewal(c *call, limit time.Duration, now time.Time) {
+	c.l, c.parent, c.wake = l, context.Background(), nil
+	l.begin(c, limit)
+	for _, h := range c.holds {
+		h.queued, h.doubted = false, false
+		h.out = append(h.out, c)
+		h.renewAt = now.Add(h.patience(now) + h.pause(now))
+		l.watch(h)
 	}
-	l.renewed(h, driver.Renewal{Grant: c.grant, Err: why}, c.claim.TTL, c.sent, time.Now(), rand.Float64())
+	l.workers.start(c)
 }
 
 // stillHeld leaves out of c the holds that ended since it was planned, so that none is renewed after its Unlock, and notes for the others that
@@ -160,9 +160,41 @@ func (l *locker) stillHeld(c *call) bool {
 	return len(held) > 0
 }
 
-// renewed takes the answer to a renewal of h by asked that was sent at sent.
-func (l *locker) renewed(h *hold, r driver.Renewal, asked time.Duration, sent, now time.Time, jitter float64) {
-	h.inFlight = false
+// tookRenewals takes the answers that c brought.
+func (l *locker) tookRenewals(c *call, now time.Time) {
+	jitter := rand.Float64() // the same for all of them, so that they stay together
+	if c.kind == callRenew {
+		l.gavePlaceBack(c, now)
+		for _, h := range c.holds {
+			l.renewed(h, c, driver.Renewal{Grant: c.grant, Err: c.err}, c.verdict, c.claim.TTL, now, jitter)
+		}
+		return
+	}
+	l.renewals.batches--
+	if len(c.verdicts) > 0 && c.verdicts[0] == verdictUnsupported {
+		l.notBatched(c, now)
+		return
+	}
+	whole, verdict := c.err, c.verdict
+	if whole == nil && len(c.renewals) != len(c.holds) {
+		whole, verdict = fmt.Errorf("the driver answered %d of %d renewals", len(c.renewals), len(c.holds)), verdictOther
+	}
+	for i, h := range c.holds {
+		switch {
+		case whole != nil:
+			l.renewed(h, c, driver.Renewal{Err: whole}, verdict, 0, now, jitter)
+		case c.verdicts != nil:
+			l.renewed(h, c, c.renewals[i], c.verdicts[i], c.batch[i].TTL, now, jitter)
+		default:
+			l.renewed(h, c, c.renewals[i], verdictOK, c.batch[i].TTL, now, jitter)
+		}
+	}
+}
+
+// renewed takes the answer to a renewal of h by asked that c brought. It counts from when c was sent, whatever was sent since.
+func (l *locker) renewed(h *hold, c *call, r driver.Renewal, v verdict, asked time.Duration, now time.Time, jitter float64) {
+	last := len(h.out) > 0 && h.out[len(h.out)-1] == c
+	h.out = slices.DeleteFunc(h.out, func(o *call) bool { return o == c })
 	switch {
 	case h.over():
 		return
@@ -173,20 +205,37 @@ func (l *locker) renewed(h *hold, r driver.Renewal, asked time.Duration, sent, n
 		l.lose(h, errFence)
 		return
 	case r.Err == nil:
-		h.failures, h.lastErr = 0, nil
-		l.renewAgain(h, h.granted(r.Grant, asked, sent), now, jitter)
-	case errors.Is(r.Err, driver.ErrNotOwner):
+		h.failures, h.trouble = 0, trouble{}
+		l.renewAgain(h, h.granted(r.Grant, asked, c.sent), now, jitter)
+	case v == verdictNotOwner:
 		h.told = true
 		l.lose(h, r.Err)
 		return
+	case c.replaced:
 	default:
-		h.failures, h.lastErr = h.failures+1, r.Err
-		left := h.deadline.Sub(now)
-		h.renewAt = now.Add(max(time.Millisecond, min(h.claim.TTL/20, left/4)))
-		key, n := h.e.key, h.failures
-		l.later(func() { l.tel.renewFailed(key, r.Err, n, left) })
+		l.renewFailed(h, r.Err, v, now)
+		if last {
+			h.renewAt = now.Add(h.pause(now))
+		}
+	}
+	if h.blocked {
+		h.blocked, h.renewAt = false, now
+	}
+	if h.doubted {
+		h.doubted = false
+		h.askSoon(now)
 	}
 	l.watch(h)
+}
+
+// renewFailed notes a failure. In a long outage ever fewer of them are logged: the first, the second, the fourth and so on.
+func (l *locker) renewFailed(h *hold, err error, v verdict, now time.Time) {
+	h.failures++
+	h.trouble.note(err, v)
+	if n := h.failures; n&(n-1) == 0 {
+		key, left := h.e.key, h.deadline.Sub(now)
+		l.later(func() { l.tel.renewFailed(key, err, n, left) })
+	}
 }
 
 // errFence says that the token holds the key by another grant: it was taken away, and an old request of ours got it again.
@@ -210,64 +259,8 @@ func (l *locker) renewAgain(h *hold, start, now time.Time, jitter float64) {
 
 // lossReason says why the deadline of h has passed.
 func (h *hold) lossReason() error {
-	if h.lastErr != nil {
-		return because{errDeadline, h.lastErr}
+	if h.trouble.err != nil {
+		return because{errDeadline, h.trouble.err}
 	}
 	return errDeadline
-}
-
-// extend is Lease.Extend.
-func (l *locker) extend(ctx context.Context, x *Lease, ttl time.Duration) error {
-	fail := func(err error) error { return &Error{Op: "extend", Driver: l.cfg.Driver, Key: x.Key(), Err: err} }
-	if err := l.checkTTL(ttl); err != nil {
-		return fail(err)
-	}
-	if err := ctx.Err(); err != nil && x.Err() == nil {
-		return fail(err)
-	}
-	l.mu.Lock()
-	now := time.Now()
-	if err := l.leaseErr(x, now); err != nil {
-		l.unlock()
-		return fail(reasonOf(err))
-	}
-	h := x.h
-	c := &call{kind: callRenew, claim: h.claim, holds: []*hold{h}}
-	c.claim.TTL = ttl
-	limit := h.deadline.Sub(now)
-	h.maxTTL = max(h.maxTTL, ttl)
-	l.unlock()
-
-	answered, why := l.ask(ctx, c, limit)
-	l.mu.Lock()
-	defer l.unlock()
-	if answered {
-		why = c.err
-	}
-	now = time.Now()
-	switch err := l.leaseErr(x, now); {
-	case err != nil:
-		return fail(reasonOf(err))
-	case errors.Is(why, driver.ErrNotOwner):
-		h.told = true
-		l.lose(h, why)
-		return fail(reasonOf(x.err))
-	case why != nil:
-		return fail(why)
-	case c.grant.Fence != 0 && c.grant.Fence != h.fence:
-		l.lose(h, errFence)
-		return fail(reasonOf(x.err))
-	}
-	h.claim.TTL = ttl
-	l.renewAgain(h, h.granted(c.grant, ttl, c.sent), now, rand.Float64())
-	l.watch(h)
-	return nil
-}
-
-// reasonOf takes the *Error off a lease's reason, to be put into another one.
-func reasonOf(err error) error {
-	if e := (*Error)(nil); errors.As(err, &e) {
-		return e.Err
-	}
-	return err
 }
