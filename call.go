@@ -37,14 +37,10 @@ type call struct {
 	task // the time limit
 	l    *locker
 
-	kind   callKind
-	claim  driver.Claim
-	key    string         // of an acquisition, as the caller gave it
-	holds  []*hold        // what a renewal is for; those that are over by the time it is sent are left out
-	batch  []driver.Claim // and what is sent for each
-	share  renewShare     // of the places for renewals, where the driver renews one by one
-	place  bool           // it has one of them; guarded by l.mu
-	extend bool           // it is an Extend, and not a renewal of the engine's own
+	kind    callKind
+	claim   driver.Claim
+	key     string   // of an acquisition, as the caller gave it
+	renewal *renewal // if it is one
 
 	parent context.Context // for its values and its deadline
 	sent   time.Time       // read before anything is sent
@@ -57,7 +53,6 @@ type call struct {
 	queued   bool   // a Wait was told that another owner has the key
 	left     bool   // nobody waits for the answer
 	open     bool   // it may bring a grant, and nobody has looked at its outcome yet
-	replaced bool   // a renewal that was ended because newer ones are out
 	stray    *stray // wants to know of the answer that nobody waits for
 
 	mu     sync.Mutex
@@ -69,11 +64,21 @@ type call struct {
 
 // answer is what the backend said.
 type answer struct {
-	grant    driver.Grant
-	renewals []driver.Renewal
-	err      error
-	verdict  verdict   // what kind of error it is
-	verdicts []verdict // the same for renewals; nil when none failed
+	grant   driver.Grant
+	err     error
+	verdict verdict // what kind of error it is
+}
+
+// renewal is what a call has that renews.
+type renewal struct {
+	holds    []*hold          // those that are over by the time it is sent are left out
+	batch    []driver.Claim   // what is sent for each
+	renewals []driver.Renewal // what is answered to each
+	verdicts []verdict        // and what kind of errors that has; nil when there are none
+	share    renewShare       // of the places for renewals, where the driver renews one by one
+	place    bool             // it has one of them; guarded by l.mu
+	extend   bool             // it is an Extend, and not a renewal of the engine's own
+	replaced bool             // it was ended because newer ones are out; guarded by l.mu
 }
 
 // errLimit matches what a driver that honours its context returns in the same situation.
@@ -218,7 +223,7 @@ func (l *locker) lookedAt(c *call) {
 }
 
 // renews reports whether c is a renewal of the engine's own, for whose answer nobody waits.
-func (c *call) renews() bool { return (c.kind == callRenew || c.kind == callRenewBatch) && !c.extend }
+func (c *call) renews() bool { return c.renewal != nil && !c.renewal.extend }
 
 func (c *call) mayBringGrant() bool { return c.kind == callAcquire || c.kind == callWait }
 
@@ -237,12 +242,14 @@ func (c *call) run(w *worker) (kept bool) {
 func (c *call) perform() answer {
 	a := c.send()
 	a.verdict = verdictOf(a.err)
-	for i := range a.renewals {
-		if err := a.renewals[i].Err; err != nil {
-			if a.verdicts == nil {
-				a.verdicts = make([]verdict, len(a.renewals))
+	if r := c.renewal; r != nil {
+		for i := range r.renewals {
+			if err := r.renewals[i].Err; err != nil {
+				if r.verdicts == nil {
+					r.verdicts = make([]verdict, len(r.renewals))
+				}
+				r.verdicts[i] = verdictOf(err)
 			}
-			a.verdicts[i] = verdictOf(err)
 		}
 	}
 	return a
@@ -263,7 +270,7 @@ func (c *call) send() (a answer) {
 		}
 	case callRenewBatch:
 		if c.l.stillHeld(c) {
-			a.renewals = c.l.batcher.RenewBatch(c, c.batch)
+			c.renewal.renewals = c.l.batcher.RenewBatch(c, c.renewal.batch)
 		}
 	case callPing:
 		a.err = c.l.pinger.Ping(c)
@@ -308,7 +315,7 @@ func (c *call) poke() {
 
 // due is called when the time limit has passed.
 func (c *call) due(now time.Time) {
-	if c.place && now.Before(c.limit) {
+	if c.renewal != nil && c.renewal.place && now.Before(c.limit) {
 		c.l.slowRenewal(c, now)
 		return
 	}

@@ -82,7 +82,7 @@ func (l *locker) endAll() {
 		}
 	}
 	for _, h := range holds {
-		for _, c := range h.out {
+		for _, c := range h.out[:h.outs] {
 			c.cancel(ErrClosed)
 		}
 		if h.over() {

@@ -23,7 +23,7 @@ func (l *locker) extend(ctx context.Context, x *Lease, ttl time.Duration) error 
 		return fail(reasonOf(err))
 	}
 	h := x.h
-	c := &call{kind: callRenew, claim: h.claim, holds: []*hold{h}, extend: true}
+	c := &call{kind: callRenew, claim: h.claim, renewal: &renewal{holds: []*hold{h}, extend: true}}
 	c.claim.TTL = ttl
 	limit := h.deadline.Sub(now)
 	h.maxTTL = max(h.maxTTL, ttl)

@@ -32,22 +32,22 @@ type hold struct {
 	renew bool
 
 	claim    driver.Claim
-	deadline time.Time     // D: from then on the hold is not relied on
-	expiry   time.Time     // S + T: from then on, by the wall clock, neither
-	lastSent time.Time     // the last acquire or renew that was sent, acknowledged or not
-	maxTTL   time.Duration // the longest TTL that was ever asked for, or given
-	doubt    doubt         // acquires of this token whose outcome was never learned
-	renewAt  time.Time     // when the next renewal is due
-	failures int           // renewals that failed in a row
-	trouble  trouble       // and how
-	out      []*call       // renewals that have not returned, in the order in which they were sent
-	outRoom  [maxRenewals]*call
-	queued   bool      // a renewal waits for a place
-	blocked  bool      // a renewal waits for another one of this hold to return
-	doubted  bool      // the driver suspects a loss, and a renewal that was sent before is out
-	doubtAt  time.Time // when the last renewal was planned because of that
-	hasTurn  bool      // this hold has the local turn of its key
-	told     bool      // the store itself said that the token is gone
+	deadline time.Time          // D: from then on the hold is not relied on
+	expiry   time.Time          // S + T: from then on, by the wall clock, neither
+	lastSent time.Time          // the last acquire or renew that was sent, acknowledged or not
+	maxTTL   time.Duration      // the longest TTL that was ever asked for, or given
+	doubt    doubt              // acquires of this token whose outcome was never learned
+	renewAt  time.Time          // when the next renewal is due
+	failures int                // renewals that failed in a row
+	trouble  trouble            // and how
+	out      [maxRenewals]*call // renewals that have not returned, in the order in which they were sent
+	doubtAt  time.Duration      // since the Locker's beginning: when the last renewal was planned because the driver suspects a loss
+	outs     uint8              // how many of out there are
+	queued   bool               // a renewal waits for a place
+	blocked  bool               // a renewal waits for another one of this hold to return
+	doubted  bool               // the driver suspects a loss, and a renewal that was sent before is out
+	hasTurn  bool               // this hold has the local turn of its key
+	told     bool               // the store itself said that the token is gone
 
 	leases []*Lease // those not ended yet; empty when the hold is over
 	first  Lease    // the first one, in place

@@ -21,6 +21,7 @@ type locker struct {
 	prompt  bool                // calls return when their context ends
 	cfg     Config
 	tel     *telemetry
+	began   time.Time
 
 	noWait, noBatch atomic.Bool // the driver said errors.ErrUnsupported
 	suspects        suspects
@@ -59,7 +60,7 @@ type unsettled struct {
 
 func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 	l := &locker{
-		b: b, cfg: cfg, tel: tel,
+		b: b, cfg: cfg, tel: tel, began: time.Now(),
 		closing: make(chan struct{}), stopped: make(chan struct{}), quiet: make(chan struct{}), closed: make(chan struct{}),
 		keys: map[string]*entry{}, prompts: map[*call]struct{}{},
 	}
@@ -253,9 +254,9 @@ func (l *locker) acquireKey(ctx context.Context, key string, r request) (*Lease,
 	l.ops++
 	e := l.entry(key)
 	e.users++
-	left := false
+	departed := false
 	defer func() {
-		if !left {
+		if !departed {
 			l.leave(e)
 		}
 	}()
@@ -264,7 +265,8 @@ func (l *locker) acquireKey(ctx context.Context, key string, r request) (*Lease,
 	if x != nil || err != nil {
 		return x, err
 	}
-	return l.takeTurnAndAcquire(ctx, e, r, &left)
+	x, departed, err = l.takeTurnAndAcquire(ctx, e, r)
+	return x, err
 }
 
 // leave ends a call's work with e.

@@ -57,7 +57,7 @@ func (e *entry) publish() {
 	case k.busy:
 		e.news.Store(heardBusy)
 	case k.trouble != nil:
-		e.news.Store(&k)
+		e.news.Store(&heard{trouble: k.trouble})
 	default:
 		e.news.Store(nothingHeard)
 	}

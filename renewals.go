@@ -1,9 +1,6 @@
 package dlock
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // renewShare tells the holds that a driver renews one by one apart, so that those that hang leave the others their places.
 type renewShare uint8
@@ -39,7 +36,7 @@ func (l *locker) renewSingly(holds []*hold, now time.Time) {
 	for _, h := range holds {
 		share := renewFresh
 		switch {
-		case len(h.out) > 0:
+		case h.outs > 0:
 			share = renewBeside
 		case h.failures > 0:
 			share = renewAgain
@@ -63,7 +60,7 @@ func (l *locker) fillPlaces(share renewShare, now time.Time) {
 			continue
 		}
 		r.taken[share]++
-		c := &call{kind: callRenew, claim: h.claim, holds: []*hold{h}, share: share, place: true}
+		c := &call{kind: callRenew, claim: h.claim, renewal: &renewal{holds: []*hold{h}, share: share, place: true}}
 		limit := h.attemptLimit(now)
 		l.sendRenewal(c, limit, now)
 		if slow := slowAfter(h.claim.TTL); share != renewBeside && slow < limit {
@@ -79,10 +76,10 @@ func (l *locker) slowRenewal(c *call, now time.Time) {
 }
 
 func (l *locker) gavePlaceBack(c *call, now time.Time) {
-	if c.place {
-		c.place = false
-		l.renewals.taken[c.share]--
-		l.fillPlaces(c.share, now)
+	if c.renewal.place {
+		c.renewal.place = false
+		l.renewals.taken[c.renewal.share]--
+		l.fillPlaces(c.renewal.share, now)
 	}
 }
 
@@ -90,8 +87,8 @@ func (l *locker) gavePlaceBack(c *call, now time.Time) {
 func (l *locker) notBatched(c *call, now time.Time) {
 	l.noBatch.Store(true)
 	var again []*hold
-	for _, h := range c.holds {
-		h.out = slices.DeleteFunc(h.out, func(o *call) bool { return o == c })
+	for _, h := range c.renewal.holds {
+		h.returned(c)
 		if !h.over() && !h.queued {
 			again = append(again, h)
 		}

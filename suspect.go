@@ -68,12 +68,12 @@ func (l *locker) askSuspects() {
 func (h *hold) askSoon(now time.Time) {
 	switch {
 	case h.queued:
-	case len(h.out) > 0:
+	case h.outs > 0:
 		h.doubted = true
 	default:
-		h.doubtAt = latest(now, h.doubtAt.Add(suspectPause))
-		if h.doubtAt.Before(h.renewAt) {
-			h.renewAt = h.doubtAt
+		h.doubtAt = max(now.Sub(h.l.began), h.doubtAt+suspectPause)
+		if at := h.l.began.Add(h.doubtAt); at.Before(h.renewAt) {
+			h.renewAt = at
 		}
 	}
 }

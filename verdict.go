@@ -41,13 +41,10 @@ func verdictOf(err error) verdict {
 }
 
 // trouble is the most telling of several errors: what the store said is not replaced by the end of a later attempt that it did not answer.
-type trouble struct {
-	err     error
-	verdict verdict
-}
+type trouble struct{ err error }
 
 func (t *trouble) note(err error, v verdict) {
 	if t.err == nil || v != verdictContext {
-		t.err, t.verdict = err, v
+		t.err = err
 	}
 }

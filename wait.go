@@ -23,7 +23,7 @@ type acquisition struct {
 	claim   driver.Claim
 	doubt   doubt
 	hasTurn bool
-	left    *bool // it left the queue, and nothing more is to be settled with the Locker
+	left    bool // it left the queue, and nothing more is to be settled with the Locker
 
 	attempts int
 	heard    heard
@@ -45,20 +45,22 @@ func newToken() string {
 	return string(text[:])
 }
 
-// takeTurnAndAcquire waits for the local turn and goes to the backend.
-func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request, left *bool) (x *Lease, err error) {
-	a := &acquisition{l: l, e: e, r: r, left: left}
+// takeTurnAndAcquire waits for the local turn and goes to the backend. departed reports that the caller's work with e has ended already.
+func (l *locker) takeTurnAndAcquire(ctx context.Context, e *entry, r request) (x *Lease, departed bool, err error) {
+	a := &acquisition{l: l, e: e, r: r}
 	a.newClaim()
 	defer func() { a.end(x) }()
 	if r.wait {
-		return a.waitFor(ctx)
+		x, err = a.waitFor(ctx)
+	} else {
+		x, err = a.tryOnce(ctx)
 	}
-	return a.tryOnce(ctx)
+	return x, a.left, err
 }
 
 // end leaves everything in order: with the lease, or without one and whatever may be left of it in the store.
 func (a *acquisition) end(x *Lease) {
-	if *a.left && !a.r.byKey {
+	if a.left && !a.r.byKey {
 		return
 	}
 	a.l.mu.Lock()
@@ -100,7 +102,7 @@ func endOf(ctx context.Context) error {
 // waitFor is Lock: it tries until it holds the key, ctx ends, or MaxRetries are used up.
 func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 	var err error
-	if *a.left, err = a.l.awaitTurn(ctx, a.e); err != nil {
+	if a.left, err = a.l.awaitTurn(ctx, a.e); err != nil {
 		return nil, err
 	}
 	a.hasTurn = true
@@ -318,7 +320,7 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 	if old := a.e.aside; old != nil {
 		l.lose(old, errOusted)
 	}
-	h.leases, h.out = h.room[:0], h.outRoom[:0]
+	h.leases = h.room[:0]
 	x := h.addLease()
 	h.renewAt = l.nextRenewal(h, start, mathrand.Float64())
 	l.watch(h)

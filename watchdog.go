@@ -20,7 +20,7 @@ const maxRenewals = 3
 func (l *locker) watch(h *hold) {
 	if h.renew && !h.queued && !h.blocked && h.renewAt.Before(h.deadline) {
 		early := l.interval(h) / 8
-		if h.failing() || h.renewAt.Equal(h.doubtAt) {
+		if h.failing() || h.renewAt.Equal(l.began.Add(h.doubtAt)) {
 			early = min(early, max(0, time.Until(h.renewAt)/2))
 		}
 		l.sched.add(&h.task, h, h.renewAt, early)
@@ -30,7 +30,7 @@ func (l *locker) watch(h *hold) {
 }
 
 // failing reports whether the last renewal failed, or has not been answered.
-func (h *hold) failing() bool { return h.failures > 0 || len(h.out) > 0 }
+func (h *hold) failing() bool { return h.failures > 0 || h.outs > 0 }
 
 func (l *locker) interval(h *hold) time.Duration { return or(l.cfg.RenewInterval, h.claim.TTL/3) }
 
@@ -43,7 +43,7 @@ func (h *hold) due(now time.Time) {
 		l.lose(h, h.lossReason())
 	case !h.renew || h.queued || h.blocked || now.Before(h.renewAt.Add(-h.early)):
 		l.watch(h)
-	case len(h.out) >= maxRenewals:
+	case h.outs == maxRenewals:
 		h.makeRoom()
 		l.watch(h)
 	default:
@@ -56,8 +56,8 @@ func (h *hold) due(now time.Time) {
 // makeRoom ends a renewal in favour of the next: neither the first, which has had the most time, nor the last.
 func (h *hold) makeRoom() {
 	h.blocked = true // until one has returned
-	c := h.out[len(h.out)/2]
-	c.replaced = true
+	c := h.out[h.outs/2]
+	c.renewal.replaced = true
 	c.cancel(context.Canceled)
 }
 
@@ -120,7 +120,7 @@ func (l *locker) renewTogether(holds []*hold, now time.Time) {
 		return
 	}
 	l.renewals.batches++
-	c := &call{kind: callRenewBatch, holds: holds}
+	c := &call{kind: callRenewBatch, renewal: &renewal{holds: holds}}
 	limit := holds[0].attemptLimit(now)
 	for _, h := range holds[1:] {
 		limit = min(limit, h.attemptLimit(now))
@@ -132,9 +132,10 @@ func (l *locker) renewTogether(holds []*hold, now time.Time) {
 func (l *locker) sendRenewal(c *call, limit time.Duration, now time.Time) {
 	c.l, c.parent, c.wake = l, context.Background(), nil
 	l.begin(c, limit)
-	for _, h := range c.holds {
+	for _, h := range c.renewal.holds {
 		h.queued, h.doubted = false, false
-		h.out = append(h.out, c)
+		h.out[h.outs] = c
+		h.outs++
 		h.renewAt = now.Add(h.patience(now) + h.pause(now))
 		l.watch(h)
 	}
@@ -146,17 +147,17 @@ func (l *locker) sendRenewal(c *call, limit time.Duration, now time.Time) {
 func (l *locker) stillHeld(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := make([]*hold, 0, len(c.holds))
-	claims := make([]driver.Claim, 0, len(c.holds))
+	held := make([]*hold, 0, len(c.renewal.holds))
+	claims := make([]driver.Claim, 0, len(c.renewal.holds))
 	now := time.Now()
-	for _, h := range c.holds {
+	for _, h := range c.renewal.holds {
 		if !h.over() {
 			h.lastSent = now
 			held = append(held, h)
 			claims = append(claims, h.claim)
 		}
 	}
-	c.holds, c.batch = held, claims
+	c.renewal.holds, c.renewal.batch = held, claims
 	return len(held) > 0
 }
 
@@ -165,36 +166,35 @@ func (l *locker) tookRenewals(c *call, now time.Time) {
 	jitter := rand.Float64() // the same for all of them, so that they stay together
 	if c.kind == callRenew {
 		l.gavePlaceBack(c, now)
-		for _, h := range c.holds {
+		for _, h := range c.renewal.holds {
 			l.renewed(h, c, driver.Renewal{Grant: c.grant, Err: c.err}, c.verdict, c.claim.TTL, now, jitter)
 		}
 		return
 	}
 	l.renewals.batches--
-	if len(c.verdicts) > 0 && c.verdicts[0] == verdictUnsupported {
+	if len(c.renewal.verdicts) > 0 && c.renewal.verdicts[0] == verdictUnsupported {
 		l.notBatched(c, now)
 		return
 	}
 	whole, verdict := c.err, c.verdict
-	if whole == nil && len(c.renewals) != len(c.holds) {
-		whole, verdict = fmt.Errorf("the driver answered %d of %d renewals", len(c.renewals), len(c.holds)), verdictOther
+	if whole == nil && len(c.renewal.renewals) != len(c.renewal.holds) {
+		whole, verdict = fmt.Errorf("the driver answered %d of %d renewals", len(c.renewal.renewals), len(c.renewal.holds)), verdictOther
 	}
-	for i, h := range c.holds {
+	for i, h := range c.renewal.holds {
 		switch {
 		case whole != nil:
 			l.renewed(h, c, driver.Renewal{Err: whole}, verdict, 0, now, jitter)
-		case c.verdicts != nil:
-			l.renewed(h, c, c.renewals[i], c.verdicts[i], c.batch[i].TTL, now, jitter)
+		case c.renewal.verdicts != nil:
+			l.renewed(h, c, c.renewal.renewals[i], c.renewal.verdicts[i], c.renewal.batch[i].TTL, now, jitter)
 		default:
-			l.renewed(h, c, c.renewals[i], verdictOK, c.batch[i].TTL, now, jitter)
+			l.renewed(h, c, c.renewal.renewals[i], verdictOK, c.renewal.batch[i].TTL, now, jitter)
 		}
 	}
 }
 
 // renewed takes the answer to a renewal of h by asked that c brought. It counts from when c was sent, whatever was sent since.
 func (l *locker) renewed(h *hold, c *call, r driver.Renewal, v verdict, asked time.Duration, now time.Time, jitter float64) {
-	last := len(h.out) > 0 && h.out[len(h.out)-1] == c
-	h.out = slices.DeleteFunc(h.out, func(o *call) bool { return o == c })
+	last := h.returned(c)
 	switch {
 	case h.over():
 		return
@@ -211,7 +211,7 @@ func (l *locker) renewed(h *hold, c *call, r driver.Renewal, v verdict, asked ti
 		h.told = true
 		l.lose(h, r.Err)
 		return
-	case c.replaced:
+	case c.renewal.replaced:
 	default:
 		l.renewFailed(h, r.Err, v, now)
 		if last {
@@ -226,6 +226,18 @@ func (l *locker) renewed(h *hold, c *call, r driver.Renewal, v verdict, asked ti
 		h.askSoon(now)
 	}
 	l.watch(h)
+}
+
+// returned takes c off the renewals of h that are out, and reports whether it was the last one sent.
+func (h *hold) returned(c *call) (last bool) {
+	i := slices.Index(h.out[:h.outs], c)
+	if i < 0 {
+		return false
+	}
+	copy(h.out[i:], h.out[i+1:h.outs])
+	h.outs--
+	h.out[h.outs] = nil
+	return i == int(h.outs)
 }
 
 // renewFailed notes a failure. In a long outage ever fewer of them are logged: the first, the second, the fourth and so on.
