@@ -181,15 +181,15 @@ func (l *locker) tryTurn(e *entry) (taken, held bool) {
 	return true, false
 }
 
-// awaitTurn takes the turn of e, after all who came before. left reports that the caller has left the queue and that all its other
+// awaitTurn takes the turn of e, after all who came before, as w. left reports that the caller has left the queue and that all its other
 // accounts with the Locker are settled.
-func (l *locker) awaitTurn(ctx context.Context, e *entry) (left bool, err error) {
+func (l *locker) awaitTurn(ctx context.Context, e *entry, w *turnWaiter) (left bool, err error) {
 	l.mu.Lock()
 	if taken, _ := l.tryTurn(e); taken {
 		l.unlock()
 		return false, nil
 	}
-	w := &turnWaiter{e: e, turn: make(chan struct{})}
+	w.e, w.turn = e, make(chan struct{})
 	e.queue.push(w)
 	l.unlock()
 	select {

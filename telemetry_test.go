@@ -31,6 +31,11 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.buf.Write(p)
 }
 
+// logger writes to j, whatever the level.
+func (j *journal) logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
 func (j *journal) lines(t *testing.T) (lines []map[string]any) {
 	t.Helper()
 	j.mu.Lock()

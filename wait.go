@@ -23,6 +23,7 @@ type acquisition struct {
 	claim   driver.Claim
 	doubt   doubt
 	hasTurn bool
+	turn    turnWaiter
 	left    bool // it left the queue, and nothing more is to be settled with the Locker
 
 	attempts int
@@ -102,7 +103,7 @@ func endOf(ctx context.Context) error {
 // waitFor is Lock: it tries until it holds the key, ctx ends, or MaxRetries are used up.
 func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 	var err error
-	if a.left, err = a.l.awaitTurn(ctx, a.e); err != nil {
+	if a.left, err = a.l.awaitTurn(ctx, a.e, &a.turn); err != nil {
 		return nil, err
 	}
 	a.hasTurn = true
