@@ -205,11 +205,6 @@ func TestALateRenewalDoesNotKeepALostLock(t *testing.T) {
 	})
 }
 
-func TestUnlockOfANilLease(t *testing.T) {
-	var x *dlock.Lease
-	wantErr(t, "Unlock", x.Unlock(t.Context()), dlock.ErrLockNotHeld)
-}
-
 func TestCloseReleasesWakesAndRefuses(t *testing.T) {
 	for name, b := range map[string]func(*network) driver.Backend{
 		"waiting": func(n *network) driver.Backend { return n },
