@@ -17,9 +17,19 @@ const (
 	maxReleases  = 2                      // how many of one stray may be out
 )
 
-// maxSweeps is how many releases in the background there are at the same time: of keys in order, and of keys whose calls hang. Those would otherwise
-// keep the others from their places. When the Locker closes there are more.
-var maxSweeps, maxClosingSweeps = [2]int{16, 4}, [2]int{64, 16}
+// sweepClass tells releases in the background apart, so that those that may wait leave the others their places.
+type sweepClass uint8
+
+const (
+	sweepFirst sweepClass = iota // of a token that no release was answered for since its last request returned
+	sweepAgain                   // in case a request is still in the network
+	sweepHung                    // of a key whose calls hang
+	sweepClasses
+)
+
+// maxSweeps is how many releases of each class are under way at the same time, and maxClosingSweeps how many when the Locker closes. The first ones have
+// to keep pace with the attempts that are given up.
+var maxSweeps, maxClosingSweeps = [sweepClasses]int{56, 8, 4}, [sweepClasses]int{64, 64, 16}
 
 // doubt is what is not known of the requests that might have put a token into the store. An acquire that failed may have been applied, and may
 // still be in the network.
@@ -52,7 +62,7 @@ type stray struct {
 	pause     time.Duration
 	waiting   bool      // for a place among the sweeps
 	sweeping  bool      // a release is under way in the background
-	class     int       // of maxSweeps, of that release
+	class     sweepClass
 	out       int       // releases that have not returned
 	loose     int       // those of them that were left behind
 	swept     bool      // a release was answered since a request of the token last returned
@@ -211,9 +221,12 @@ func (s *stray) due(now time.Time) {
 	case !l.instant && !l.gate.room(s.claim.Key):
 		l.sched.add(&s.task, s, now.Add(longestPause), 0)
 	default:
-		s.class, s.waiting = 0, true
-		if l.gate.hangs(s.claim.Key) {
-			s.class = 1
+		s.class, s.waiting = sweepFirst, true
+		switch {
+		case l.gate.hangs(s.claim.Key):
+			s.class = sweepHung
+		case s.swept:
+			s.class = sweepAgain
 		}
 		l.sweeps.waiting[s.class] = append(l.sweeps.waiting[s.class], s)
 		l.startSweeps(s.class, now)
@@ -222,12 +235,12 @@ func (s *stray) due(now time.Time) {
 
 // sweeps are the releases in the background, and the strays that wait for a place among them. They are guarded by the Locker's mutex.
 type sweeps struct {
-	waiting [2][]*stray
-	running [2]int
+	waiting [sweepClasses][]*stray
+	running [sweepClasses]int
 }
 
 // startSweeps gives free places to those who wait.
-func (l *locker) startSweeps(class int, now time.Time) {
+func (l *locker) startSweeps(class sweepClass, now time.Time) {
 	most := maxSweeps
 	if !l.closeBy.IsZero() {
 		most = maxClosingSweeps
@@ -265,11 +278,11 @@ func (s *stray) sweep(limit time.Duration) {
 	defer l.unlock()
 	s.out--
 	s.follow(c)
-	l.sweeps.running[s.class]--
+	class, now := s.class, time.Now()
 	s.sweeping = false
-	now := time.Now()
 	s.took(c, answered, now)
-	l.startSweeps(s.class, now)
+	l.sweeps.running[class]--
+	l.startSweeps(class, now)
 	if s.gone {
 		return
 	}

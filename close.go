@@ -3,6 +3,7 @@ package dlock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -76,9 +77,12 @@ func (l *locker) endAll() {
 	}
 	now := time.Now()
 	for _, e := range l.keys {
-		for _, s := range e.strays {
-			s.swept = false
-			s.hurry(now)
+		for _, s := range slices.Clone(e.strays) {
+			if s.swept && len(s.doubt.left) == 0 {
+				s.drop()
+			} else {
+				s.hurry(now)
+			}
 		}
 	}
 	for _, h := range holds {

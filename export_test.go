@@ -42,3 +42,23 @@ func Prompts(l Locker) int {
 	defer k.mu.Unlock()
 	return len(k.prompts)
 }
+
+// Waiting returns how many wait for the local turn of key.
+func Waiting(l Locker, key string) (n int) {
+	k := l.(*locker)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.keys[key]; e != nil {
+		for w := e.queue.first; w != nil; w = w.next {
+			n++
+		}
+	}
+	return n
+}
+
+// Occupy keeps the engine's mutex until free is called.
+func Occupy(l Locker) (free func()) {
+	k := l.(*locker)
+	k.mu.Lock()
+	return k.mu.Unlock
+}

@@ -71,9 +71,12 @@ func (h *hold) askSoon(now time.Time) {
 	case h.outs > 0:
 		h.doubted = true
 	default:
-		h.doubtAt = max(now.Sub(h.l.began), h.doubtAt+suspectPause)
-		if at := h.l.began.Add(h.doubtAt); at.Before(h.renewAt) {
-			h.renewAt = at
+		soon := now.Sub(h.l.began)
+		if h.doubtAt > 0 {
+			soon = max(soon, h.doubtAt+suspectPause)
+		}
+		if at := h.l.began.Add(soon); at.Before(h.renewAt) {
+			h.doubtAt, h.renewAt = max(soon, 1), at
 		}
 	}
 }
