@@ -60,8 +60,8 @@ type stray struct {
 	doubt     doubt
 	held      *hold // whose token it is, when Close released it
 	pause     time.Duration
-	waiting   bool      // for a place among the sweeps
-	sweeping  bool      // a release is under way in the background
+	waiting   bool // for a place among the sweeps
+	sweeping  bool // a release is under way in the background
 	class     sweepClass
 	out       int       // releases that have not returned
 	loose     int       // those of them that were left behind

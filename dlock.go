@@ -28,7 +28,8 @@ type Locker interface {
 	Unlock(ctx context.Context, key string) error
 
 	// Close refuses further work, wakes those who wait with ErrClosed, releases what is held and closes the backend. It takes
-	// at most about two seconds.
+	// at most about two seconds. Its error says how many locks may stay in the store until their TTL has passed, because the
+	// store has not confirmed their release.
 	Close() error
 }
 

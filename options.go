@@ -75,6 +75,10 @@ type components struct {
 const ScopeName = "github.com/dlock-go/dlock"
 
 // WithLogger makes the Locker log to l, every line with component=dlock. Default, and nil: silent.
+//
+// Its handler may block, panic, and use the Locker. What happens in the background is logged there: a handler that blocks delays no
+// renewal, no loss and no Close, and one that panics loses the line. A panic while an acquisition is reported, to the logger, the
+// meter or the tracer, reaches the caller, and the lock is released.
 func WithLogger(l *slog.Logger) Option { return func(c *components) { c.logger = l } }
 
 // WithMeter makes the Locker count into m. Default, and nil: nothing is counted.

@@ -130,7 +130,8 @@ type Grant struct {
 	// Fence + Fences. 0 and 1 both mean just the one.
 	Fences int
 
-	// TTL is what the store really set, at least what the claim asked for. 0: exactly that.
+	// TTL is what the store really set, at least what the claim asked for. 0: exactly that. It is never a remaining time that the
+	// store tells, which a stepped clock makes wrong: see Renew.
 	TTL time.Duration
 
 	// Start is an instant, with a monotonic reading of this process' clock, from which TTL may safely be counted: no later
@@ -157,13 +158,16 @@ type Backend interface {
 	//   - It never shortens: a hold with more than c.TTL left keeps what it has. So a renewal that comes late does no harm.
 	//   - c.TTL may differ from the TTL the key was acquired with.
 	//   - The answer comes from an operation that began after the call, unless Grant.Start says otherwise.
+	//   - Grant.TTL is c.TTL, rounded up where the store is coarser, or the TTL of an earlier grant with the Start of that grant.
 	//   - A fence in the answer that is not the one of the grant tells the engine that the hold is lost; 0 tells nothing.
 	Renew(ctx context.Context, c Claim) (Grant, error)
 
 	// Release removes every trace of c.Token from c.Key: the hold, or its place in the queue.
 	//
 	//   - nil: the store confirmed that it removed the token.
-	//   - ErrNotOwner: the token was not there. Nothing was changed, another's hold least of all.
+	//   - ErrNotOwner: the token was not there. Nothing was changed, another's hold least of all. While an earlier Acquire or Wait of
+	//     the token by this Backend is not answered, or may still be sent, the answer is not ErrNotOwner: a driver that cannot know
+	//     returns an error of unknown outcome, and is asked again.
 	//   - A hold that is removed goes to the first one in the queue, if the store has a queue.
 	//
 	// c.TTL has no meaning here.

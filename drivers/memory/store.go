@@ -39,6 +39,7 @@ type lock struct {
 	holder  driver.Claim
 	fence   uint64
 	since   time.Time
+	from    time.Time // what expires counts from
 	expires time.Time
 	queue   []*waiter
 }
@@ -62,18 +63,23 @@ func (s *store) acquire(c driver.Claim, now time.Time) (driver.Grant, error) {
 		l.give(c, now)
 		s.locks[c.Key] = l
 	case l.holder.Token == c.Token:
-		l.prolong(now.Add(c.TTL))
+		l.prolong(now, c.TTL)
 	default:
 		return driver.Grant{}, driver.ErrHeld
 	}
-	return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(now), Start: now}, nil
+	return l.grant(), nil
 }
 
 // prolong never shortens: a request that comes late must not end early what was granted since.
-func (l *lock) prolong(until time.Time) {
-	if until.After(l.expires) {
-		l.expireAt(until)
+func (l *lock) prolong(now time.Time, ttl time.Duration) {
+	if now.Add(ttl).After(l.expires) {
+		l.expireAfter(now, ttl)
 	}
+}
+
+// grant is what the holder was given last: the TTL that was asked for, and when that began.
+func (l *lock) grant() driver.Grant {
+	return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(l.from), Start: l.from}
 }
 
 // Renew implements [driver.Backend].
@@ -87,8 +93,8 @@ func (b *Backend) Renew(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	if l == nil || l.holder.Token != c.Token {
 		return driver.Grant{}, driver.ErrNotOwner
 	}
-	l.prolong(now.Add(c.TTL))
-	return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(now), Start: now}, nil
+	l.prolong(now, c.TTL)
+	return l.grant(), nil
 }
 
 // RenewBatch implements [driver.BatchRenewer].
@@ -143,7 +149,7 @@ func (s *store) pass(l *lock, at time.Time) *lock {
 
 func (l *lock) give(c driver.Claim, at time.Time) {
 	l.holder, l.fence, l.since = c, nextFence(at), at
-	l.expireAt(at.Add(c.TTL))
+	l.expireAfter(at, c.TTL)
 }
 
 // sweep forgets the keys whose holds expired unseen. It runs when the number of keys has doubled, which costs each new key

@@ -76,7 +76,7 @@ func (l *lock) granted(token string) (driver.Grant, error) {
 	if l == nil || l.holder.Token != token {
 		return driver.Grant{}, errLeft
 	}
-	return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(l.since), Start: l.since}, nil
+	return l.grant(), nil
 }
 
 // enqueue returns the place of c's token: the one it has, or else the last.
@@ -105,11 +105,11 @@ func (l *lock) place(token string) int {
 	return slices.IndexFunc(l.queue, func(w *waiter) bool { return w.claim.Token == token })
 }
 
-// expireAt sets the end of the hold and wakes those whose alarm would come too late. One that comes too early does no harm.
-func (l *lock) expireAt(t time.Time) {
-	l.expires = t
+// expireAfter sets the end of the hold and wakes those whose alarm would come too late. One that comes too early does no harm.
+func (l *lock) expireAfter(from time.Time, ttl time.Duration) {
+	l.from, l.expires = from, from.Add(ttl)
 	for _, w := range l.queue {
-		if w.alarm.After(t) {
+		if w.alarm.After(l.expires) {
 			w.wake()
 		}
 	}
