@@ -49,7 +49,7 @@ type locker struct {
 	ends      []ended            // contexts to be ended when the mutex is free
 	reports   reports
 	closeBy   time.Time // when Close gives up; zero: not closing
-	unsettled
+	unsettled unsettled
 }
 
 // unsettled is what Close could not confirm.
@@ -101,12 +101,6 @@ func isClosed(ch <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-func (l *locker) opDone() {
-	l.mu.Lock()
-	l.ops--
-	l.unlock()
 }
 
 func (l *locker) fail(op, key string, err error) error {
