@@ -34,6 +34,7 @@ type locker struct {
 
 	mu        sync.Mutex
 	keys      map[string]*entry
+	turns     idleTurns
 	sched     sched
 	dueNow    []*hold // to be renewed by the present tick
 	renewals  renewals

@@ -181,20 +181,21 @@ func (l *locker) tryTurn(e *entry) (taken, held bool) {
 	return true, false
 }
 
-// awaitTurn takes the turn of e, after all who came before, as w. left reports that the caller has left the queue and that all its other
-// accounts with the Locker are settled.
-func (l *locker) awaitTurn(ctx context.Context, e *entry, w *turnWaiter) (left bool, err error) {
+// awaitTurn takes the turn of e, after all who came before, and returns what it waited as, if it had to. left reports that the caller has left
+// the queue and that all its other accounts with the Locker are settled.
+func (l *locker) awaitTurn(ctx context.Context, e *entry) (waited *turnWaiter, left bool, err error) {
 	l.mu.Lock()
 	if taken, _ := l.tryTurn(e); taken {
 		l.unlock()
-		return false, nil
+		return nil, false, nil
 	}
-	w.e, w.turn = e, make(chan struct{})
+	w := l.turns.get()
+	w.e = e
 	e.queue.push(w)
 	l.unlock()
 	select {
 	case <-w.turn:
-		return false, nil
+		return w, false, nil
 	case <-l.closing:
 		err = ErrClosed
 	case <-ctx.Done():
@@ -203,13 +204,13 @@ func (l *locker) awaitTurn(ctx context.Context, e *entry, w *turnWaiter) (left b
 	if w.state.CompareAndSwap(turnAwaited, turnLeft) {
 		err = e.news.Load().stillWaiting(err)
 		l.depart(w)
-		return true, err
+		return nil, true, err
 	}
 	l.mu.Lock()
 	defer l.unlock()
 	err = e.known().stillWaiting(err)
 	l.nextTurn(e) // the turn came just then, and goes on to the next one
-	return false, err
+	return nil, false, err
 }
 
 // nextTurn gives the turn of e to the first who waits.
@@ -220,7 +221,7 @@ func (l *locker) nextTurn(e *entry) {
 		w := e.queue.first
 		e.queue.remove(w)
 		if w.state.CompareAndSwap(turnAwaited, turnGiven) {
-			close(w.turn)
+			w.turn <- struct{}{}
 			return
 		}
 	}

@@ -15,7 +15,7 @@ const reapAtOnce = 256
 // give up at the same moment, each in line for the mutex, the deadlines of other keys would have to stand in line too.
 type turnWaiter struct {
 	e          *entry
-	turn       chan struct{}
+	turn       chan struct{} // has room for the one message that it gets
 	state      atomic.Uint32
 	in         bool // it is in the queue
 	prev, next *turnWaiter
@@ -24,6 +24,30 @@ type turnWaiter struct {
 
 // turnQueue is a list from which anybody can leave. It is guarded by the Locker's mutex.
 type turnQueue struct{ first, last *turnWaiter }
+
+// idleTurns are kept for those who wait next. They are guarded by the Locker's mutex.
+type idleTurns []*turnWaiter
+
+const maxIdleTurns = 64
+
+func (idle *idleTurns) get() *turnWaiter {
+	n := len(*idle)
+	if n == 0 {
+		return &turnWaiter{turn: make(chan struct{}, 1)}
+	}
+	w := (*idle)[n-1]
+	*idle = (*idle)[:n-1]
+	return w
+}
+
+// put takes back one whose turn has come.
+func (idle *idleTurns) put(w *turnWaiter) {
+	if w != nil && len(*idle) < maxIdleTurns {
+		w.e = nil
+		w.state.Store(turnAwaited)
+		*idle = append(*idle, w)
+	}
+}
 
 func (q *turnQueue) push(w *turnWaiter) {
 	w.in, w.prev = true, q.last

@@ -23,8 +23,8 @@ type acquisition struct {
 	claim   driver.Claim
 	doubt   doubt
 	hasTurn bool
-	turn    turnWaiter
-	left    bool // it left the queue, and nothing more is to be settled with the Locker
+	turn    *turnWaiter // which it waited as, when its turn has come
+	left    bool        // it left the queue, and nothing more is to be settled with the Locker
 
 	attempts int
 	heard    heard
@@ -103,11 +103,12 @@ func endOf(ctx context.Context) error {
 // waitFor is Lock: it tries until it holds the key, ctx ends, or MaxRetries are used up.
 func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 	var err error
-	if a.left, err = a.l.awaitTurn(ctx, a.e, &a.turn); err != nil {
+	if a.turn, a.left, err = a.l.awaitTurn(ctx, a.e); err != nil {
 		return nil, err
 	}
 	a.hasTurn = true
 	a.l.mu.Lock()
+	a.l.turns.put(a.turn)
 	a.heard = a.e.heard
 	for _, s := range a.e.strays { // the key may be held by one of them, which is not to be waited for longer than need be
 		if !s.swept {
