@@ -2,9 +2,11 @@ package etcd
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 )
 
 // anchorIdle is how long the stream stays open after the last wait.
@@ -50,7 +52,8 @@ func (b *Backend) unqueue(e *entry) {
 
 // hold watches a key, any key that the user may read, in such a way that nothing is ever heard of it. b.mu is held.
 func (b *Backend) hold(client *clientv3.Client, key string) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(b.ctx))
+	watching, stream := b.watching(b.ctx)
+	ctx, cancel := context.WithCancel(watching)
 	b.anchor.cancel = cancel
 	b.calls.Go(func() {
 		defer cancel()
@@ -58,7 +61,9 @@ func (b *Backend) hold(client *clientv3.Client, key string) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.anchor.cancel = nil
+		if b.stream.Load() == stream { // else there may be another one
+			b.anchor.cancel = nil
+		}
 	})
 }
 
@@ -68,5 +73,32 @@ func (b *Backend) letGo() {
 	defer b.mu.Unlock()
 	if a := &b.anchor; a.waits == 0 && a.cancel != nil {
 		a.cancel()
+	}
+}
+
+// watching returns the context for a watch on the stream that all of them share, and the number of that. The client has a stream for each different metadata.
+func (b *Backend) watching(parent context.Context) (ctx context.Context, stream int64) {
+	ctx, stream = clientv3.WithRequireLeader(parent), b.stream.Load()
+	if stream > 0 {
+		ctx = metadata.AppendToOutgoingContext(ctx, "dlock-stream", strconv.FormatInt(stream, 10))
+	}
+	return ctx, stream
+}
+
+// leaveStream has further watches use another stream than this one, on which nothing is heard: another one leads to another member.
+func (b *Backend) leaveStream(stream int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.stream.CompareAndSwap(stream, stream+1) {
+		return
+	}
+	if a := &b.anchor; a.cancel != nil {
+		a.cancel()
+		a.cancel = nil
+	}
+	for _, s := range b.slots {
+		if s.lease != nil {
+			s.lease.sentinel.stop()
+		}
 	}
 }

@@ -50,7 +50,11 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 	if err == nil {
 		err = r.err
 	}
-	if err != nil && !isRefusal(err) || time.Since(sent) > longAnswer {
+	if err == nil {
+		b.limits.answered()
+	}
+	// A delete with a condition is of no concern to whoever has the name next.
+	if (r.entry != nil || r.remove != "") && (err != nil && !isRefusal(err) || time.Since(sent) > longAnswer) {
 		b.unanswered(r.entry)
 	}
 	return err
@@ -126,6 +130,8 @@ func (b *Backend) combined(ctx context.Context, batch []*request) bool {
 	}
 	for i, r := range batch {
 		switch {
+		case errors.Is(err, rpctypes.ErrNoSpace) && r.remove != "":
+			b.removeAfter(ctx, r, err)
 		case err != nil:
 			r.err = ended(ctx, err)
 		case r.remove != "":
@@ -138,10 +144,18 @@ func (b *Backend) combined(ctx context.Context, batch []*request) bool {
 	return true
 }
 
-// isRefusal reports whether err is the server's answer to a request that it did not begin with.
+// removeAfter repeats a delete by itself for which there was no space: it needs none. If there is nothing to delete the first one may have done it.
+func (b *Backend) removeAfter(ctx context.Context, r *request, err error) {
+	if b.alone(ctx, r); r.err == nil && !r.succeeded {
+		r.err = err
+	}
+}
+
+// isRefusal reports whether err is the server's answer to a request that it did not begin with. ErrNoSpace is none: the server may say so when it has done what
+// was asked for.
 func isRefusal(err error) bool {
 	var answer rpctypes.EtcdError
-	if !errors.As(err, &answer) {
+	if !errors.As(err, &answer) || errors.Is(err, rpctypes.ErrNoSpace) {
 		return false
 	}
 	switch answer.Code() {

@@ -119,6 +119,9 @@ func (b *Backend) leave(e *entry, maybe bool) {
 func (b *Backend) strike(e *entry) {
 	if b.book[e.index] == e {
 		delete(b.book, e.index)
+		if e.doubt {
+			b.past.add(e.index, e.name, time.Now().Add(2*e.lease.ttl))
+		}
 	}
 	if b.names[e.name] == e && !e.going {
 		delete(b.names, e.name)
@@ -175,6 +178,9 @@ func (b *Backend) unlist(e *entry) {
 // seen notes what was read of the key of e, and reports whether nothing later is known. b.mu is held.
 func (b *Backend) seen(e *entry, kv *mvccpb.KeyValue) bool {
 	if name := string(kv.Key); e.name != name { // it was forgotten for a while, or is another backend's
+		if o := b.names[name]; o != nil && o.going {
+			return false // it is just being deleted
+		}
 		delete(b.names, e.name)
 		b.unlist(e)
 		e.name, e.mine, e.mod, e.moves = name, false, 0, nil

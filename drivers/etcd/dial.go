@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -16,6 +17,7 @@ type dialer struct {
 	client *clientv3.Client
 	making chan struct{} // closed when the attempt under way is over
 	err    error         // of the last attempt
+	cause  error         // why there is no connection, as far as an attempt has found out
 	closed bool
 }
 
@@ -64,7 +66,9 @@ func (d *dialer) get(ctx context.Context) (*clientv3.Client, error) {
 }
 
 func (d *dialer) make(done chan struct{}) {
+	probe := time.AfterFunc(probeAfter, d.probe)
 	client, err := clientv3.New(*d.cfg)
+	probe.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer close(done)
@@ -73,7 +77,9 @@ func (d *dialer) make(done chan struct{}) {
 		_ = client.Close()
 		client = nil
 	}
-	d.client, d.err = client, err
+	if d.client, d.err = client, err; client != nil {
+		d.cause = nil
+	}
 }
 
 // made returns the client if there is one.

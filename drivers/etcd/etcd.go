@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,6 +30,8 @@ type Backend struct {
 	calls  sync.WaitGroup // under way, those in the background included
 	pulse  pulse
 	gate   gather.Gate[*request]
+	limits limits
+	stream atomic.Int64 // number of the stream that watches are on; see leaveStream
 
 	mu     sync.Mutex
 	closed bool
@@ -36,7 +39,10 @@ type Backend struct {
 	book   map[string]*entry // the keys that are in the store, or may be
 	names  map[string]*entry // the same by name
 	era    int               // of the names that are given now
-	anchor anchor
+	past   past
+
+	suspect func(key string) // nil: nobody wants to know; see WatchLosses
+	anchor  anchor
 
 	closeOnce sync.Once
 	closeErr  error
@@ -45,6 +51,7 @@ type Backend struct {
 var (
 	_ driver.Waiter       = (*Backend)(nil)
 	_ driver.BatchRenewer = (*Backend)(nil)
+	_ driver.LossWatcher  = (*Backend)(nil)
 	_ driver.Inspector    = (*Backend)(nil)
 	_ driver.Breaker      = (*Backend)(nil)
 	_ driver.Pinger       = (*Backend)(nil)
@@ -84,13 +91,11 @@ func newBackend(d *dialer, o options) *Backend {
 	_, _ = rand.Read(raw[:]) // never fails; see crypto/rand
 	b.id = hex.EncodeToString(raw[:])
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.limits.began = time.Now()
 	b.pulse.opening = make(chan struct{}, 1)
 	b.gate = b.newGate()
 	return b
 }
-
-// requestLimit is for one request that nobody else limits.
-const requestLimit = 5 * time.Second
 
 // background runs f until Close, with a time limit. b.mu is held.
 func (b *Backend) background(limit time.Duration, f func(ctx context.Context)) {
@@ -127,6 +132,7 @@ func (b *Backend) close() error {
 			leases = append(leases, l.id)
 			l.dead = true
 			l.timer.Stop()
+			l.sentinel.stop()
 		}
 	}
 	if b.anchor.idle != nil {

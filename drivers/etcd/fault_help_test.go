@@ -114,6 +114,8 @@ type wire struct {
 	watches     atomic.Int64 // those of them that are about watches
 	hook        atomic.Pointer[hook]
 	noKeepAlive atomic.Bool // no keepalive gets through
+
+	stuckKeepAlive atomic.Bool // none is answered
 }
 
 // hook gets a request in place of the network. It sends it as often and as late as it likes, and returns what the caller is told.
@@ -142,6 +144,10 @@ func (w *wire) stream(
 ) (grpc.ClientStream, error) {
 	if w.noKeepAlive.Load() && strings.HasSuffix(method, "/LeaseKeepAlive") {
 		return nil, errors.New("the test lets no keepalive through")
+	}
+	if w.stuckKeepAlive.Load() && strings.HasSuffix(method, "/LeaseKeepAlive") {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {

@@ -22,6 +22,8 @@ type lease struct {
 	dead    bool          // it has ended or is to end, and is never used again
 	entries map[*entry]bool
 	timer   *time.Timer
+
+	sentinel sentinel
 }
 
 // slot is where the present lease for one TTL is, and the request under way to get it or to keep it.
@@ -80,7 +82,7 @@ func (b *Backend) fly(s *slot, seconds int64) *flight {
 		s.flight = f
 		l := s.lease
 		b.calls.Go(func() {
-			ctx, cancel := context.WithTimeout(b.ctx, requestLimit)
+			ctx, cancel := context.WithTimeout(b.ctx, b.flightLimit(seconds))
 			defer cancel()
 			b.mu.Lock()
 			f.cancel = cancel
@@ -105,6 +107,14 @@ func (b *Backend) fly(s *slot, seconds int64) *flight {
 	}
 	s.flight.waiting++
 	return s.flight
+}
+
+// flightLimit is how long a flight for a lease of so many seconds may take.
+func (b *Backend) flightLimit(seconds int64) time.Duration {
+	if other, _ := b.elsewhere(); other {
+		return b.limits.of(time.Duration(seconds) * time.Second)
+	}
+	return requestLimit
 }
 
 // join waits for f.
@@ -155,8 +165,11 @@ func (b *Backend) newLease(ctx context.Context, s *slot, seconds int64) error {
 // keepAlive asks the server to count the TTL of l anew. A lease whose deadline has passed meanwhile is given up, even if the server still has it: those
 // who relied on it know no better than that it has ended.
 func (b *Backend) keepAlive(ctx context.Context, l *lease) error {
-	sent := time.Now()
-	err := b.beat(ctx, l.id)
+	var sent time.Time
+	err := b.patiently(ctx, l.ttl, func(ctx context.Context) error {
+		sent = time.Now()
+		return b.beat(ctx, l.id)
+	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -180,6 +193,7 @@ func (b *Backend) bury(l *lease) {
 	}
 	l.dead = true
 	l.timer.Stop()
+	l.sentinel.stop()
 	if s := b.slots[l.seconds]; s != nil && s.lease == l {
 		s.lease = nil
 	}

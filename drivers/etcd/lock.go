@@ -12,14 +12,14 @@ import (
 
 // Acquire implements [driver.Backend].
 func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	ctx, done, err := b.begin(ctx)
+	o, done, err := b.begin(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	defer done()
-	g, err := b.acquire(ctx, c)
+	g, err := b.acquire(o, c)
 	if isLeaseLost(err) {
-		g, err = b.acquire(ctx, c)
+		g, err = b.acquire(o, c)
 	}
 	if err == driver.ErrHeld { //nolint:errorlint // it is ours
 		return g, err
@@ -28,23 +28,16 @@ func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 }
 
 // acquire makes one attempt.
-func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
+func (b *Backend) acquire(o *op, c driver.Claim) (g driver.Grant, err error) {
 	began := time.Now()
-	e, l, err := b.enlist(ctx, c, began, false)
+	defer b.limit(o, c.TTL)()
+	e, l, err := b.enlist(o, c, began, false)
 	if err != nil {
 		return g, err
 	}
 	maybe := true
 	defer func() { b.leave(e, maybe) }()
-	folder := b.folder(c.Key)
-	r := &request{
-		lock:  folder,
-		entry: e,
-		ifs:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()},
-		then:  []clientv3.Op{clientv3.OpPut(b.nameOf(e), value(c.Owner, e.index), clientv3.WithLease(l.id))},
-		els:   []clientv3.Op{clientv3.OpGet(folder, clientv3.WithFirstCreate()...)},
-	}
-	err = b.do(ctx, r)
+	r, err := b.create(o, c, e, l)
 	switch {
 	case isLeaseNotFound(err):
 		maybe = false
@@ -59,13 +52,40 @@ func (b *Backend) acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	first := r.responses[0].GetResponseRange().Kvs
 	if len(first) == 0 || indexOf(first[0]) != e.index {
 		maybe = false
-		b.tidy(first...)
 		return g, driver.ErrHeld
 	}
-	if g, ok, err := b.ample(ctx, c, first[0], began); ok || err != nil {
+	if g, ok, err := b.ample(o, c, first[0], began); ok || err != nil {
 		return g, err
 	}
-	return b.regrant(ctx, c, first[0], began)
+	return b.regrant(o, c, first[0], began)
+}
+
+// orphans is how many of our own may be in the way of one attempt.
+const orphans = 3
+
+// create makes the key of e, unless the lock has one. An orphan of ours is removed and no reason to fail: nobody else has the lock then.
+func (b *Backend) create(ctx context.Context, c driver.Claim, e *entry, l *lease) (*request, error) {
+	folder, v := b.folder(c.Key), value(c.Owner, e.index)
+	for range orphans {
+		r := &request{
+			lock:  folder,
+			entry: e,
+			ifs:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(folder), "=", 0).WithPrefix()},
+			then:  []clientv3.Op{clientv3.OpPut(b.nameOf(e), v, clientv3.WithLease(l.id))},
+			els:   []clientv3.Op{clientv3.OpGet(folder, clientv3.WithFirstCreate()...)},
+		}
+		if err := b.do(ctx, r); err != nil || r.succeeded {
+			return r, err
+		}
+		first := r.responses[0].GetResponseRange().Kvs
+		if len(first) == 0 || !b.isOrphan(first[0]) {
+			return r, nil
+		}
+		if _, err := b.remove(ctx, string(first[0].Key), first[0].CreateRevision); err != nil {
+			return r, err
+		}
+	}
+	return nil, errChanged
 }
 
 // drop gives up a lease that the server does not know.
@@ -93,12 +113,17 @@ func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
 }
 
 // release removes the key of c, and reports whether it was there.
-func (b *Backend) release(ctx context.Context, c driver.Claim) (bool, error) {
+func (b *Backend) release(ctx context.Context, c driver.Claim) (removed bool, err error) {
+	index := b.index(c)
 	b.mu.Lock()
-	e := b.book[b.index(c)]
+	e := b.book[index]
 	if e == nil {
+		names := b.past.of(index)
 		b.mu.Unlock()
-		return b.removeFound(ctx, c)
+		if len(names) == 0 {
+			return b.removeFound(ctx, c)
+		}
+		return b.removeNamed(ctx, c, names...)
 	}
 	name, rev, plain := e.name, e.rev, e.mine && !e.going
 	e.users++ // so that nobody else removes the key before us
@@ -107,6 +132,7 @@ func (b *Backend) release(ctx context.Context, c driver.Claim) (bool, error) {
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		e.doubt = e.doubt || err != nil // it may be asked for again
 		if plain {
 			e.going = false
 		}
@@ -117,7 +143,7 @@ func (b *Backend) release(ctx context.Context, c driver.Claim) (bool, error) {
 	case plain:
 		return b.removePlainly(ctx, name)
 	case rev == 0:
-		return b.removeFound(ctx, c)
+		return b.removeNamed(ctx, c, name)
 	default:
 		return b.remove(ctx, name, rev)
 	}
@@ -132,7 +158,23 @@ func (b *Backend) removePlainly(ctx context.Context, name string) (bool, error) 
 	return r.succeeded, nil
 }
 
-// removeFound removes the key of c, which it looks for.
+// removeNamed removes the key of c, which has one of these names if it is there, and reports whether it was. A key that says otherwise is another claim's.
+func (b *Backend) removeNamed(ctx context.Context, c driver.Claim, names ...string) (removed bool, err error) {
+	v := value(c.Owner, b.index(c))
+	for _, name := range names {
+		r := &request{
+			ifs:  []clientv3.Cmp{clientv3.Compare(clientv3.Value(name), "=", v)},
+			then: []clientv3.Op{clientv3.OpDelete(name)},
+		}
+		if err := b.do(ctx, r); err != nil {
+			return removed, err
+		}
+		removed = removed || r.succeeded
+	}
+	return removed, nil
+}
+
+// removeFound removes the key of c, which this backend does not know. It looks for it among all those of the lock.
 func (b *Backend) removeFound(ctx context.Context, c driver.Claim) (bool, error) {
 	kv, _, err := b.look(ctx, c)
 	if kv == nil || err != nil {

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/dlock-go/dlock/internal/after"
 )
@@ -36,14 +35,6 @@ func (o *op) Err() error {
 	default:
 		return err
 	}
-}
-
-// limit bounds a request that nobody else does, until stop is called.
-func (o *op) limit() (stop func() bool) {
-	return time.AfterFunc(requestLimit, func() {
-		o.late.Store(true)
-		o.cancel()
-	}).Stop
 }
 
 // begin starts a call, which Close ends and waits for.

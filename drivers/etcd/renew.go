@@ -88,6 +88,7 @@ func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, sin
 		some[i] = r.e
 	}
 	err := b.renewLease(ctx, l, since, some)
+	failed := b.fail("renew", err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range group {
@@ -95,7 +96,7 @@ func (b *Backend) renewGroup(ctx context.Context, l *lease, group []renewal, sin
 		case !r.e.held:
 			r.answer.Err = driver.ErrNotOwner
 		case err != nil:
-			r.answer.Err = b.fail("renew", err)
+			r.answer.Err = failed
 		case len(r.e.moves) > 0: // it may be on its way to a lease that ends sooner
 			r.answer.Err = b.fail("renew", errChanged)
 		default:
@@ -176,12 +177,13 @@ func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue
 	if b.isOwn(string(kv.Key)) { // it is on a lease of ours, where only what is in the book may stay
 		return g, false, nil
 	}
-	// Another backend has it on a lease of its own.
+	// Another backend has it on a lease of its own. How much is left of that decides whether it may stay there, and not what is granted.
+	ttl := time.Duration(seconds(c.TTL)) * time.Second
 	left, err := b.leaseLeft(ctx, clientv3.LeaseID(kv.Lease))
-	if err != nil || left <= c.TTL {
+	if err != nil || left <= ttl {
 		return g, false, err
 	}
-	return driver.Grant{Fence: fenceOf(kv.CreateRevision), Fences: fences, TTL: left, Start: now}, true, nil
+	return driver.Grant{Fence: fenceOf(kv.CreateRevision), Fences: fences, TTL: ttl, Start: now}, true, nil
 }
 
 // leaseLeft is what is left of a lease, in whole seconds; 0 when it has ended.

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -88,35 +87,56 @@ func (b *Backend) expire(l *lease, now time.Time) {
 	})
 }
 
-// sweep deletes the keys of these names unless they are in the book by then. What cannot be deleted is found again at the next check. b.mu is held.
-func (b *Backend) sweep(names []string) {
-	if len(names) == 0 {
-		return
-	}
-	b.background(requestLimit, func(ctx context.Context) {
-		client, err := b.dial.get(ctx)
-		if err != nil {
-			return
-		}
-		for _, name := range names {
-			if resp, err := client.Get(ctx, name); err == nil {
-				b.tidy(resp.Kvs...)
-			}
-		}
-	})
-}
-
-// tidy deletes those out of kvs that have names of ours and that nobody wants.
-func (b *Backend) tidy(kvs ...*mvccpb.KeyValue) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, kv := range kvs {
-		index, name := indexOf(kv), string(kv.Key)
-		if index == "" || b.book[index] != nil || !b.isOwn(name) {
+// sweep deletes the keys of these names, which are not in the book, on l. Until there is an answer no claim gets such a name, and so no claim's key is
+// deleted. b.mu is held.
+func (b *Backend) sweep(l *lease, names []string) {
+	for _, name := range names {
+		if b.names[name] != nil || b.closed {
 			continue
 		}
-		b.background(requestLimit, func(ctx context.Context) { _, _ = b.remove(ctx, name, kv.CreateRevision) })
+		b.names[name] = &entry{name: name, going: true}
+		b.background(l.ttl, func(ctx context.Context) {
+			for ctx.Err() == nil {
+				if _, err := b.removePlainly(ctx, name); err == nil {
+					break
+				}
+				rest(ctx, sweepPause)
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			delete(b.names, name)
+		})
 	}
+}
+
+// sweepPause is how long after a failure an orphan is deleted again.
+const sweepPause = time.Second
+
+// rest waits for a while, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// sweepIfOrphan deletes the key of this name, which is ahead of that of e, if it is an orphan of ours.
+func (b *Backend) sweepIfOrphan(name string, e *entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.isOwn(name) && b.names[name] == nil {
+		b.sweep(e.lease, []string{name})
+	}
+}
+
+// isOrphan reports whether kv is a key of this backend's own that nobody wants.
+func (b *Backend) isOrphan(kv *mvccpb.KeyValue) bool {
+	index := indexOf(kv)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return index != "" && b.book[index] == nil && b.isOwn(string(kv.Key))
 }
 
 // refresh keeps l alive for those who do not do so themselves.
@@ -153,7 +173,11 @@ func (b *Backend) renewLease(ctx context.Context, l *lease, since time.Time, som
 		err2 = b.check(ctx, l, expected)
 	}
 	wg.Wait()
-	return cmp.Or(err1, err2)
+	err := telling(err1, err2)
+	if err == nil {
+		b.guard(l)
+	}
+	return err
 }
 
 // expected returns the entries whose keys are on l as far as we know. b.mu is held.
@@ -174,9 +198,13 @@ func (b *Backend) check(ctx context.Context, l *lease, expected []*entry) error 
 	if err != nil {
 		return err
 	}
-	resp, err := client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
-	if err != nil {
+	var resp *clientv3.LeaseTimeToLiveResponse
+	err = b.patiently(ctx, l.ttl, func(ctx context.Context) (err error) {
+		resp, err = client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
 		return ended(ctx, err)
+	})
+	if err != nil {
+		return err
 	}
 	attached := make(map[string]bool, len(resp.Keys))
 	for _, key := range resp.Keys {
@@ -190,13 +218,13 @@ func (b *Backend) check(ctx context.Context, l *lease, expected []*entry) error 
 			suspects = append(suspects, e)
 		}
 	}
-	var strays []string
+	var orphans []string
 	for name := range attached {
-		if b.names[name] == nil {
-			strays = append(strays, name)
+		if b.names[name] == nil && b.isOwn(name) {
+			orphans = append(orphans, name)
 		}
 	}
-	b.sweep(strays)
+	b.sweep(l, orphans)
 	b.mu.Unlock()
 	return b.confirm(ctx, suspects)
 }
@@ -216,13 +244,18 @@ func (b *Backend) confirm(ctx context.Context, suspects []*entry) error {
 		suspects = suspects[len(some):]
 		ops := make([]clientv3.Op, len(some))
 		b.mu.Lock()
+		ttl := some[0].lease.ttl
 		for i, e := range some {
 			ops[i] = clientv3.OpGet(e.name, clientv3.WithKeysOnly())
 		}
 		b.mu.Unlock()
-		resp, err := client.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
+		var resp *clientv3.TxnResponse
+		err := b.patiently(ctx, ttl, func(ctx context.Context) (err error) {
+			resp, err = client.Txn(ctx).Then(ops...).Commit()
 			return ended(ctx, err)
+		})
+		if err != nil {
+			return err
 		}
 		b.mu.Lock()
 		for i, e := range some {

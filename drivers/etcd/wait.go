@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -44,7 +45,7 @@ type waiter struct {
 // wait enters the queue and waits there.
 func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
 	w := &waiter{op: o, b: b, claim: c}
-	stop := o.limit()
+	stop := b.limit(o, c.TTL)
 	defer func() { stop() }()
 	if w.client, err = b.dial.get(o); err != nil {
 		return g, err
@@ -65,7 +66,7 @@ func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
 		stop()
 		driver.Queued(o)
 		if err = w.stand(ahead); err == nil {
-			stop = o.limit()
+			stop = b.limit(o, c.TTL)
 		}
 	}
 	if err != nil {
@@ -112,8 +113,10 @@ func (w *waiter) enqueued(name string, l *lease) (ahead string, err error) {
 	}
 	kv := resp.Kvs[0]
 	if indexOf(kv) != w.e.index {
-		w.b.tidy(kv)
-		return "", errChanged
+		if w.b.isOrphan(kv) {
+			_, err = w.b.remove(w, name, kv.CreateRevision)
+		}
+		return "", cmp.Or(err, errChanged)
 	}
 	if err := w.b.put(w, w.claim, w.e, kv, l); err != nil {
 		return "", err
@@ -127,9 +130,22 @@ func (w *waiter) enqueued(name string, l *lease) (ahead string, err error) {
 var lastKey = append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())
 
 // ahead returns the key of the one ahead of the claim; empty: there is none. It looks at the store as it was at revision at, which any member can answer for
-// itself; 0: as it is now, for which they have to agree.
-func (w *waiter) ahead(at int64) (string, error) {
-	defer w.limit()()
+// itself; 0: as it is now, for which they have to agree. That nobody is ahead is never believed of the past: the claim's own key may be gone since.
+func (w *waiter) ahead(at int64) (ahead string, err error) {
+	err = w.b.patiently(w, w.claim.TTL, func(ctx context.Context) (err error) {
+		ahead, err = w.look(ctx, at)
+		return err
+	})
+	switch {
+	case at == 0:
+	case errors.Is(err, rpctypes.ErrFutureRev), errors.Is(err, rpctypes.ErrCompacted), err == nil && ahead == "":
+		return w.ahead(0) // this member is behind, or has forgotten, or tells of the past
+	}
+	return ahead, err
+}
+
+// look makes the request of ahead.
+func (w *waiter) look(ctx context.Context, at int64) (string, error) {
 	opts := []clientv3.OpOption{
 		clientv3.WithPrefix(), clientv3.WithMaxCreateRev(w.rev), clientv3.WithLimit(2), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend),
@@ -137,12 +153,10 @@ func (w *waiter) ahead(at int64) (string, error) {
 	if at >= w.rev {
 		opts = append(opts, clientv3.WithRev(at), clientv3.WithSerializable())
 	}
-	resp, err := w.client.Get(w, w.b.folder(w.claim.Key), opts...)
+	resp, err := w.client.Get(ctx, w.b.folder(w.claim.Key), opts...)
 	switch {
-	case at >= w.rev && (errors.Is(err, rpctypes.ErrFutureRev) || errors.Is(err, rpctypes.ErrCompacted)):
-		return w.ahead(0) // this member is behind, or has forgotten
 	case err != nil:
-		return "", ended(w, err)
+		return "", ended(ctx, err)
 	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != w.rev:
 		return "", errLeft
 	case len(resp.Kvs) == 1:
@@ -166,46 +180,64 @@ func (w *waiter) stand(ahead string) error {
 
 // behind watches the key of the one ahead until it is gone, or the watch is over, and returns who is ahead then.
 func (w *waiter) behind(ahead string) (string, error) {
+	w.b.sweepIfOrphan(ahead, w.e)
 	// A context without the caller's values: watches with the same metadata share a stream, and the caller's could be different each time.
-	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(w.Context))
+	watching, stream := w.b.watching(w.Context)
+	watching, cancel := context.WithCancel(watching)
 	defer cancel()
-	slow := time.AfterFunc(requestLimit, cancel)
+	slow := w.b.overdue(w.b.limits.of(w.claim.TTL), func() {
+		w.b.leaveStream(stream)
+		cancel()
+	})
 	// Without a revision: a watch that begins in the past is served by the server's slow loop. It begins after the revision that it tells, so a look at the
 	// store as it was then leaves no gap.
 	events := w.client.Watch(watching, ahead, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-	at, over, err := w.listen(events)
-	slow.Stop()
-	for err == nil {
-		now, err := w.ahead(at)
+	n, err := w.listen(events)
+	slow.stop()
+	for ; err == nil; n, err = w.listen(events) {
+		now, err := w.ahead(n.at)
 		switch {
-		case err != nil || now != ahead:
-			return now, err
-		case over:
-			return ahead, w.pause()
-		}
-		if at, over, err = w.listen(events); err != nil {
+		case err != nil:
 			return "", err
+		case now != ahead:
+			if n.silent {
+				w.b.leaveStream(stream)
+			}
+			return now, nil
+		case n.over:
+			return ahead, w.pause()
 		}
 	}
 	return "", err
 }
 
-// listen waits for what the watch tells, or until it is time to look. It returns the revision to look at; 0: the latest. It reports whether the watch is over.
-func (w *waiter) listen(events clientv3.WatchChan) (at int64, over bool, err error) {
+// news is why a waiter looks.
+type news struct {
+	at     int64 // the revision to look at; 0: the latest
+	silent bool  // nothing was heard for long
+	over   bool  // nothing is heard any more
+}
+
+// listen waits for what the watch tells, or until it is time to look.
+func (w *waiter) listen(events clientv3.WatchChan) (news, error) {
 	timer := time.NewTimer(lookEvery + rand.N(lookEvery/5))
 	defer timer.Stop()
 	select {
 	case <-w.Done():
-		return 0, false, w.Err()
+		return news{}, w.Err()
 	case <-w.e.gone:
-		return 0, false, errLeft
+		return news{}, errLeft
 	case <-timer.C:
-		return 0, false, nil
+		return news{silent: true}, nil
 	case resp, ok := <-events:
-		if !ok || resp.Err() != nil {
-			return 0, true, nil
+		switch {
+		case !ok || resp.Err() != nil:
+			return news{over: true}, nil
+		case resp.Created:
+			return news{at: resp.Header.Revision}, nil
+		default:
+			return news{}, nil
 		}
-		return resp.Header.Revision, false, nil
 	}
 }
 
