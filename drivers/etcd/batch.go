@@ -17,6 +17,9 @@ import (
 // maxInFlight is how many requests or batches may be under way before further requests gather.
 const maxInFlight = 4
 
+// batchSeconds is the TTL, in seconds, that the limit of a batch is for.
+const batchSeconds = 10
+
 // longAnswer is how long a request may take and still count as answered. The client repeats one that a proxy in between has given up, and the first may
 // then arrive after the second was answered.
 const longAnswer = time.Second
@@ -76,7 +79,7 @@ func pick(gathered []*request) (batch, rest []*request) {
 
 // together sends requests of different callers.
 func (b *Backend) together(batch []*request) {
-	ctx, cancel := context.WithTimeout(b.ctx, requestLimit)
+	ctx, cancel := context.WithTimeout(b.ctx, b.flightLimit(batchSeconds))
 	defer cancel()
 	if len(batch) > 1 && b.combined(ctx, batch) {
 		return

@@ -21,6 +21,9 @@ var (
 	// errLeft is what a Wait is told whose key is gone.
 	errLeft = errors.New("the claim's key was removed, or its lease has ended, while it waited")
 
+	// errNoAnswer says that none of the members that were asked has answered in time.
+	errNoAnswer = fmt.Errorf("no member answers: %w", context.DeadlineExceeded)
+
 	// errChanged says that a key changed between a look at it and the write, or that one is in the way that is about to be removed.
 	errChanged = errors.New("the key is just being changed")
 )

@@ -155,6 +155,9 @@ func (b *Backend) Break(ctx context.Context, key string, fence uint64) error {
 	return nil
 }
 
+// pingTTL is that of the locks whose requests a ping stands for.
+const pingTTL = 10 * time.Second
+
 // Ping implements [driver.Pinger]: it reads a key, which a majority of the members must agree to.
 func (b *Backend) Ping(ctx context.Context) error {
 	ctx, done, err := b.begin(ctx)
@@ -166,9 +169,12 @@ func (b *Backend) Ping(ctx context.Context) error {
 	if err != nil {
 		return b.fail("ping", err)
 	}
-	_, err = client.Get(ctx, b.opt.namespace+"dlock/ping", clientv3.WithKeysOnly())
+	err = b.patiently(ctx, pingTTL, func(ctx context.Context) error {
+		_, err := client.Get(ctx, b.opt.namespace+"dlock/ping", clientv3.WithKeysOnly())
+		return ended(ctx, err)
+	})
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return nil // said by a majority; whether the user may lock depends on the key
 	}
-	return b.fail("ping", ended(ctx, err))
+	return b.fail("ping", err)
 }

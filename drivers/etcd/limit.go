@@ -115,8 +115,11 @@ func (b *Backend) patiently(ctx context.Context, ttl time.Duration, request func
 		if err == nil {
 			b.limits.answered()
 		}
-		if !late || time.Since(began) > requestLimit {
+		switch {
+		case !late:
 			return err
+		case time.Since(began) > requestLimit:
+			return errNoAnswer
 		}
 	}
 }

@@ -17,8 +17,11 @@ type pastNames struct {
 	until time.Time // when nobody asks any more
 }
 
-// leastPast is how many there may be in any case.
-const leastPast = 64
+// There may be leastPast in any case, and mostPast at most: a claim that was forgotten is looked for.
+const (
+	leastPast = 64
+	mostPast  = 1 << 16
+)
 
 // add notes that the key of the claim with this index may have this name.
 func (p *past) add(index, name string, until time.Time) {
@@ -40,6 +43,12 @@ func (p *past) forget(now time.Time) {
 		if now.After(n.until) {
 			delete(p.names, index)
 		}
+	}
+	for index := range p.names {
+		if len(p.names) <= mostPast/2 {
+			break
+		}
+		delete(p.names, index)
 	}
 	p.full = max(2*len(p.names), leastPast)
 }
