@@ -76,7 +76,8 @@ func (b *Backend) letGo() {
 	}
 }
 
-// watching returns the context for a watch on the stream that all of them share, and the number of that. The client has a stream for each different metadata.
+// watching returns the context for a watch on the stream that all of them share, and the number of
+// that. The client has a stream for each different metadata.
 func (b *Backend) watching(parent context.Context) (ctx context.Context, stream int64) {
 	ctx, stream = clientv3.WithRequireLeader(parent), b.stream.Load()
 	if stream > 0 {
@@ -85,7 +86,8 @@ func (b *Backend) watching(parent context.Context) (ctx context.Context, stream 
 	return ctx, stream
 }
 
-// leaveStream has further watches use another stream than this one, on which nothing is heard: another one leads to another member.
+// leaveStream has further watches use another stream than this one, on which nothing is heard:
+// another one leads to another member.
 func (b *Backend) leaveStream(stream int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

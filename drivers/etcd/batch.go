@@ -147,15 +147,16 @@ func (b *Backend) combined(ctx context.Context, batch []*request) bool {
 	return true
 }
 
-// removeAfter repeats a delete by itself for which there was no space: it needs none. If there is nothing to delete the first one may have done it.
+// removeAfter repeats a delete by itself for which there was no space: it needs none. If there is
+// nothing to delete the first one may have done it.
 func (b *Backend) removeAfter(ctx context.Context, r *request, err error) {
 	if b.alone(ctx, r); r.err == nil && !r.succeeded {
 		r.err = err
 	}
 }
 
-// isRefusal reports whether err is the server's answer to a request that it did not begin with. ErrNoSpace is none: the server may say so when it has done what
-// was asked for.
+// isRefusal reports whether err is the server's answer to a request that it did not begin with.
+// ErrNoSpace is none: the server may say so when it has done what was asked for.
 func isRefusal(err error) bool {
 	var answer rpctypes.EtcdError
 	if !errors.As(err, &answer) || errors.Is(err, rpctypes.ErrNoSpace) {

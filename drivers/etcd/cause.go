@@ -20,8 +20,9 @@ const (
 	askLimit   = 20 * time.Millisecond  // for a question that gRPC answers itself
 )
 
-// explain adds to an error that says no more than that the time is over why there is no connection, if there is none. The client waits for a connection as
-// long as it may, and then does not say why it had to.
+// explain adds to an error that says no more than that the time is over why there is no connection,
+// if there is none. The client waits for a connection as long as it may, and then does not say why
+// it had to.
 func (d *dialer) explain(err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -23,7 +23,10 @@
 //     rounded up to that, and a crashed holder's lock is freed that much later. (Locks of a living process end in time: it deletes them itself.)
 //   - A lock counts from the last sign of life of its lease, which may be a while ago: at first a lock that is not renewed (dlock.WithoutRenewal) lasts for
 //     anything from half of its TTL to all of it.
-//   - Every renewal compares the server's list of the lease's keys with the locks that are held. A holder whose key was deleted learns of it then.
+//   - Every renewal compares the server's list of the lease's keys with the locks that are held. A
+//     holder whose key was deleted learns of it then; one whose lease the server has ended, at once.
+//   - A member that hangs is not waited for: where there are several, a request that is not answered
+//     within 800 ms, or a sixth of the TTL, goes to another one.
 //
 // # Keys
 //
@@ -33,6 +36,17 @@
 //
 // To share the lock that somebody takes with etcdctl lock svc/orders, set the namespace to "svc/" and lock the key "orders". As with etcdctl, namespaces must not be
 // nested: with the namespace "svc/orders/" every lock would be below the lock orders of the namespace "svc/".
+//
+// A lease that is renewed has a key of its own, which is watched: namespace + key + "%lease-" and a
+// number, where key is that of a lock that was held then. It is no lock's, and is not listed.
+//
+// # TTL
+//
+// A leader that stalls for longer than the TTL (a stopped machine, a disk that hangs) may end leases
+// when it goes on, although the new leader keeps them alive. Holders are told at once, but not before
+// it happens: for about a round trip two may hold the lock, and only the fence keeps them apart. So
+// choose a TTL well above the longest stall and the longest election that are expected; the default
+// of 10 seconds is ten times etcd's election timeout.
 //
 // # DSN
 //
@@ -56,8 +70,9 @@
 //
 //	etcdctl role grant-permission app --prefix=true readwrite svc/
 //
-// With passwords, every stream that is opened costs the server a password check, so the driver keeps its two open: one for keepalives, one for watches while
-// somebody waits and some seconds more. Listing alarms (dlock doctor) is for administrators.
+// With passwords, every stream that is opened costs the server a password check, so the driver keeps
+// its two open: one for keepalives, one for watches while somebody waits, and some seconds more, or
+// holds a lock that was renewed. Listing alarms (dlock doctor) is for administrators.
 //
 // # Limits
 //

@@ -72,7 +72,8 @@ func isLeaseNotFound(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNo
 // isLeaseLost reports whether an attempt failed because its lease ended meanwhile. There is another one to be had.
 func isLeaseLost(err error) bool { return isLeaseNotFound(err) || errors.Is(err, errLeaseLost) }
 
-// ended returns ctx's error in place of the status that gRPC makes of it. An answer of the server stays, also if ctx has ended meanwhile.
+// ended returns ctx's error in place of the status that gRPC makes of it. An answer of the server
+// stays, also if ctx has ended meanwhile.
 func ended(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && !isAnswer(err) {
 		return ctx.Err()
@@ -86,7 +87,8 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer) && answer.Code() != codes.Canceled && answer.Code() != codes.DeadlineExceeded
 }
 
-// telling returns out of two errors the one that says more: an answer of the server rather than that there was none.
+// telling returns out of two errors the one that says more: an answer of the server rather than
+// that there was none.
 func telling(x, y error) error {
 	if x == nil || y != nil && isAnswer(y) && !isAnswer(x) {
 		return y

@@ -113,7 +113,8 @@ func TestAServerThatRefusesConnectionsIsNamedInTheError(t *testing.T) {
 	}
 }
 
-// The permission is taken away while a keepalive gets no answer: what the server says about the keys is told.
+// The permission is taken away while a keepalive gets no answer: what the server says about the
+// keys is told.
 func TestTheAnswerOfTheServerIsToldAndNotTheEndOfTheTime(t *testing.T) {
 	t.Parallel()
 	s := startSite(t, 1)

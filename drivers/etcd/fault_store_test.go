@@ -59,7 +59,8 @@ func TestAWaiterIsNotGrantedAKeyThatIsGone(t *testing.T) {
 	}
 }
 
-// noSpace has releases go out together, and the server answer that it has no space. It returns their errors.
+// noSpace has releases go out together, and the server answer that it has no space. It returns
+// their errors.
 func noSpace(t *testing.T, s *site, prefix string, applied bool) []error {
 	t.Helper()
 	const n = 3
@@ -134,7 +135,8 @@ func TestNoSpaceIsAnUnknownOutcome(t *testing.T) {
 	})
 }
 
-// orphan makes a key of b's in the store that b does not know, as a request does that was long in the network.
+// orphan makes a key of b's in the store that b does not know, as a request does that was long in
+// the network.
 func orphan(t *testing.T, s *site, b driver.Backend, c driver.Claim, on, suffix string) {
 	t.Helper()
 	lease := clientv3.LeaseID(s.contenders(t, on)[0].Lease)

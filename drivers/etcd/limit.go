@@ -12,19 +12,20 @@ const (
 	// requestLimit is for one request that nobody else limits.
 	requestLimit = 5 * time.Second
 
-	// memberPatience is how long a member may take before another one is asked, at most: two that do not answer leave a Lock below two seconds.
+	// memberPatience is how long a member may take before another one is asked, at most: two that
+	// do not answer leave a Lock below two seconds.
 	memberPatience = 800 * time.Millisecond
 )
 
-// limits says how long a request may take before another member is asked. Nothing else notices a member that hangs: its connection stays open until the client
-// tests it, ten seconds later.
+// limits says how long a request may take before another member is asked. Nothing else notices a
+// member that hangs: its connection stays open until the client tests it, ten seconds later.
 type limits struct {
 	began time.Time
 	since atomic.Int64 // when the first of the requests took too long after which none was answered, from began on; 0: there is none
 }
 
-// of returns the limit for a request on behalf of a claim with this TTL. It grows while nothing is answered: where all members are slow, asking another one
-// does not help.
+// of returns the limit for a request on behalf of a claim with this TTL. It grows while nothing is
+// answered: where all members are slow, asking another one does not help.
 func (x *limits) of(ttl time.Duration) time.Duration {
 	d := min(time.Duration(seconds(ttl))*time.Second/6, memberPatience)
 	if since := x.since.Load(); since > 0 {
@@ -43,7 +44,8 @@ func (x *limits) answered() {
 	}
 }
 
-// limit ends o if it takes longer than a request on behalf of a claim with this TTL may, until stop is called.
+// limit ends o if it takes longer than a request on behalf of a claim with this TTL may, until stop
+// is called.
 func (b *Backend) limit(o *op, ttl time.Duration) (stop func()) {
 	return b.overdue(b.limits.of(ttl), func() {
 		o.late.Store(true)
@@ -92,7 +94,8 @@ func (x *overdue) stop() {
 	}
 }
 
-// elsewhere reports whether there is another member to be asked, and whether there is a connection, or may soon be. If there is none the caller is to be told why.
+// elsewhere reports whether there is another member to be asked, and whether there is a connection,
+// or may soon be. If there is none the caller is to be told why.
 func (b *Backend) elsewhere() (other, connected bool) {
 	client := b.dial.made()
 	if client == nil || client.ActiveConnection() == nil {
@@ -101,8 +104,9 @@ func (b *Backend) elsewhere() (other, connected bool) {
 	return len(client.Endpoints()) > 1, client.ActiveConnection().GetState() != connectivity.TransientFailure
 }
 
-// patiently makes a request that may be made twice again and again, each time at another member, until it is answered, ctx ends, or it has taken too long
-// altogether. Such a request is given up sooner than one that may not.
+// patiently makes a request that may be made twice again and again, each time at another member,
+// until it is answered, ctx ends, or it has taken too long altogether. Such a request is given up
+// sooner than one that may not.
 func (b *Backend) patiently(ctx context.Context, ttl time.Duration, request func(context.Context) error) error {
 	for began := time.Now(); ; {
 		// No deadline: gRPC would tell the server, in a header that is different each time.

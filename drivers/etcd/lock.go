@@ -63,7 +63,8 @@ func (b *Backend) acquire(o *op, c driver.Claim) (g driver.Grant, err error) {
 // orphans is how many of our own may be in the way of one attempt.
 const orphans = 3
 
-// create makes the key of e, unless the lock has one. An orphan of ours is removed and no reason to fail: nobody else has the lock then.
+// create makes the key of e, unless the lock has one. An orphan of ours is removed and no reason to
+// fail: nobody else has the lock then.
 func (b *Backend) create(ctx context.Context, c driver.Claim, e *entry, l *lease) (*request, error) {
 	folder, v := b.folder(c.Key), value(c.Owner, e.index)
 	for range orphans {
@@ -158,7 +159,8 @@ func (b *Backend) removePlainly(ctx context.Context, name string) (bool, error) 
 	return r.succeeded, nil
 }
 
-// removeNamed removes the key of c, which has one of these names if it is there, and reports whether it was. A key that says otherwise is another claim's.
+// removeNamed removes the key of c, which has one of these names if it is there, and reports
+// whether it was. A key that says otherwise is another claim's.
 func (b *Backend) removeNamed(ctx context.Context, c driver.Claim, names ...string) (removed bool, err error) {
 	v := value(c.Owner, b.index(c))
 	for _, name := range names {
@@ -174,7 +176,8 @@ func (b *Backend) removeNamed(ctx context.Context, c driver.Claim, names ...stri
 	return removed, nil
 }
 
-// removeFound removes the key of c, which this backend does not know. It looks for it among all those of the lock.
+// removeFound removes the key of c, which this backend does not know. It looks for it among all
+// those of the lock.
 func (b *Backend) removeFound(ctx context.Context, c driver.Claim) (bool, error) {
 	kv, _, err := b.look(ctx, c)
 	if kv == nil || err != nil {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// past is the keys that are not in the book any more, and of which a request may still be on its way. Whoever releases such a claim, again and again because of
-// that, need not look for its key among all those of its lock. It is guarded by Backend.mu.
+// past is the keys that are not in the book any more, and of which a request may still be on its
+// way. Whoever releases such a claim, again and again because of that, need not look for its key
+// among all those of its lock. It is guarded by Backend.mu.
 type past struct {
 	names map[string]pastNames // by the index in the book
 	full  int                  // how many there may be before those that are over are looked for
@@ -17,7 +18,8 @@ type pastNames struct {
 	until time.Time // when nobody asks any more
 }
 
-// There may be leastPast in any case, and mostPast at most: a claim that was forgotten is looked for.
+// There may be leastPast in any case, and mostPast at most: a claim that was forgotten is looked
+// for.
 const (
 	leastPast = 64
 	mostPast  = 1 << 16

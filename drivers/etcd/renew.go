@@ -177,7 +177,8 @@ func (b *Backend) ample(ctx context.Context, c driver.Claim, kv *mvccpb.KeyValue
 	if b.isOwn(string(kv.Key)) { // it is on a lease of ours, where only what is in the book may stay
 		return g, false, nil
 	}
-	// Another backend has it on a lease of its own. How much is left of that decides whether it may stay there, and not what is granted.
+	// Another backend has it on a lease of its own. How much is left of that decides whether it may
+	// stay there, and not what is granted.
 	ttl := time.Duration(seconds(c.TTL)) * time.Second
 	left, err := b.leaseLeft(ctx, clientv3.LeaseID(kv.Lease))
 	if err != nil || left <= ttl {

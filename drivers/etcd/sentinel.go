@@ -10,11 +10,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// sentinel is a key on a lease that is there to be watched: it goes when the lease does. A server may end a lease whose keepalive it has acknowledged: an
-// administrator revokes it, or a leader that has stalled for longer than the TTL does. Holders would learn of that by their next renewal only.
+// sentinel is a key on a lease that is there to be watched: it goes when the lease does. A server
+// may end a lease whose keepalive it has acknowledged: an administrator revokes it, or a leader
+// that has stalled for longer than the TTL does. Holders would learn of that by their next renewal
+// only.
 //
-// It is made by the first renewal, as until then nothing was acknowledged but the lease itself, and so costs nothing where locks are held for a short while. It
-// is guarded by Backend.mu.
+// It is made by the first renewal, as until then nothing was acknowledged but the lease itself, and
+// so costs nothing where locks are held for a short while. It is guarded by Backend.mu.
 type sentinel struct {
 	name    string             // of the key
 	cancel  context.CancelFunc // of the watch; nil: there is none
@@ -68,8 +70,9 @@ func (b *Backend) guard(l *lease) {
 	}
 }
 
-// sentinelOf returns the name of the sentinel of l. It begins as the lock does that is held by then, as far as the user may write there. No lock has a key of
-// this name: those of a lock have a slash after its name, and a name has two digits after a percent sign.
+// sentinelOf returns the name of the sentinel of l. It begins as the lock does that is held by
+// then, as far as the user may write there. No lock has a key of this name: those of a lock have a
+// slash after its name, and a name has two digits after a percent sign.
 func (b *Backend) sentinelOf(l *lease, key string) string {
 	return b.opt.namespace + escape(key) + "%lease-" + strconv.FormatInt(int64(l.id), 16)
 }
@@ -101,7 +104,8 @@ func (b *Backend) watchSentinel(ctx context.Context, l *lease, name string) erro
 	return nil
 }
 
-// doubtLease has those renewed who hold locks on l, and sees to those who wait: the lease may be gone.
+// doubtLease has those renewed who hold locks on l, and sees to those who wait: the lease may be
+// gone.
 func (b *Backend) doubtLease(l *lease) {
 	b.mu.Lock()
 	if l.dead || b.closed {

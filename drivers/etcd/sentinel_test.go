@@ -17,7 +17,8 @@ import (
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
 
-// guarded has b hold locks of these names whose lease is watched. The keys whose holds may be lost come.
+// guarded has b hold locks of these names whose lease is watched. The keys whose holds may be lost
+// come.
 func guarded(t *testing.T, s *site, b *etcddriver.Backend, ttl time.Duration, keys ...string) ([]driver.Claim, <-chan string) {
 	t.Helper()
 	suspects := make(chan string, 100)
@@ -51,7 +52,8 @@ func (s *site) sentinels(t *testing.T) (names []string) {
 	return names
 }
 
-// G9. The server ends a lease whose keepalive it has acknowledged, as a leader does that has stalled.
+// G9. The server ends a lease whose keepalive it has acknowledged, as a leader does that has
+// stalled.
 func TestALeaseThatTheServerEndsIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Hour // the next renewal is far away

@@ -87,8 +87,8 @@ func (b *Backend) expire(l *lease, now time.Time) {
 	})
 }
 
-// sweep deletes the keys of these names, which are not in the book, on l. Until there is an answer no claim gets such a name, and so no claim's key is
-// deleted. b.mu is held.
+// sweep deletes the keys of these names, which are not in the book, on l. Until there is an answer
+// no claim gets such a name, and so no claim's key is deleted. b.mu is held.
 func (b *Backend) sweep(l *lease, names []string) {
 	for _, name := range names {
 		if b.names[name] != nil || b.closed {
@@ -122,7 +122,8 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweepIfOrphan deletes the key of this name, which is ahead of that of e, if it is an orphan of ours.
+// sweepIfOrphan deletes the key of this name, which is ahead of that of e, if it is an orphan of
+// ours.
 func (b *Backend) sweepIfOrphan(name string, e *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -129,8 +129,10 @@ func (w *waiter) enqueued(name string, l *lease) (ahead string, err error) {
 // lastKey has a Get find the last one in a queue.
 var lastKey = append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())
 
-// ahead returns the key of the one ahead of the claim; empty: there is none. It looks at the store as it was at revision at, which any member can answer for
-// itself; 0: as it is now, for which they have to agree. That nobody is ahead is never believed of the past: the claim's own key may be gone since.
+// ahead returns the key of the one ahead of the claim; empty: there is none. It looks at the store
+// as it was at revision at, which any member can answer for itself; 0: as it is now, for which they
+// have to agree. That nobody is ahead is never believed of the past: the claim's own key may be
+// gone since.
 func (w *waiter) ahead(at int64) (ahead string, err error) {
 	err = w.b.patiently(w, w.claim.TTL, func(ctx context.Context) (err error) {
 		ahead, err = w.look(ctx, at)
