@@ -67,6 +67,23 @@ func (b *Backend) freeName(key string) string {
 	return name
 }
 
+// reserve keeps a name from being given to a claim, and a key of that name from being taken for a
+// claim's, until free is called. b.mu is held.
+func (b *Backend) reserve(name string) (free func()) {
+	if b.names[name] != nil {
+		return func() {}
+	}
+	kept := &entry{name: name, going: true}
+	b.names[name] = kept
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.names[name] == kept {
+			delete(b.names, name)
+		}
+	}
+}
+
 // unanswered notes that a request was sent of which nobody knows what becomes: the name in it, and any other that is in use now, is never used again. The
 // entry whose key it makes, if it makes any, keeps its name.
 func (b *Backend) unanswered(e *entry) {

@@ -164,6 +164,45 @@ func TestAnOrphanOfOurOwnIsNotAnotherOwner(t *testing.T) {
 	}
 }
 
+// A key whose claim was given up, and which nobody has released yet, is not another owner's either.
+func TestAClaimThatWasGivenUpIsNotAnotherOwner(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	acquired(t, b, faulttest.Claim("other", time.Minute))
+	c := faulttest.Claim("k", time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		err := send(ctx)
+		if len(putsOf(req, "k/")) > 0 {
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return err
+	})
+	if _, err := b.Acquire(ctx, c); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Acquire = %v, want that of the context", err)
+	}
+	w.intercept(func(ctx context.Context, _ any, send func(context.Context) error) error { return send(ctx) })
+	g, err := b.Acquire(bounded(t), faulttest.Claim("k", time.Minute))
+	if err != nil {
+		t.Fatalf("Acquire of a lock that nobody has = %v", err)
+	}
+	if err := b.Release(bounded(t), c); !errors.Is(err, driver.ErrNotOwner) {
+		t.Errorf("Release of the claim that was given up = %v, want ErrNotOwner", err)
+	}
+	if _, err := b.Acquire(bounded(t), c); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire by the claim that was given up = %v, want ErrHeld", err)
+	}
+	if keys := s.contenders(t, "k"); len(keys) != 1 || uint64(keys[0].CreateRevision) != g.Fence/256 {
+		t.Errorf("granted with the fence %d, and the server has %v", g.Fence, keys)
+	}
+}
+
 // A waiter does not wait for an orphan until the next renewal finds it.
 func TestAnOrphanOfOurOwnIsNotWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -63,8 +63,8 @@ func (b *Backend) acquire(o *op, c driver.Claim) (g driver.Grant, err error) {
 // orphans is how many of our own may be in the way of one attempt.
 const orphans = 3
 
-// create makes the key of e, unless the lock has one. An orphan of ours is removed and no reason to
-// fail: nobody else has the lock then.
+// create makes the key of e, unless the lock has one. A key of ours that nobody wants is
+// removed and no reason to fail: nobody else has the lock then.
 func (b *Backend) create(ctx context.Context, c driver.Claim, e *entry, l *lease) (*request, error) {
 	folder, v := b.folder(c.Key), value(c.Owner, e.index)
 	for range orphans {
@@ -79,14 +79,37 @@ func (b *Backend) create(ctx context.Context, c driver.Claim, e *entry, l *lease
 			return r, err
 		}
 		first := r.responses[0].GetResponseRange().Kvs
-		if len(first) == 0 || !b.isOrphan(first[0]) {
+		if len(first) == 0 {
 			return r, nil
 		}
-		if _, err := b.remove(ctx, string(first[0].Key), first[0].CreateRevision); err != nil {
+		if own, err := b.removeOwn(ctx, first[0]); err != nil || !own {
 			return r, err
 		}
 	}
 	return nil, errChanged
+}
+
+// removeOwn removes kv if it is a key of this backend's own whose claim nobody holds, waits for or
+// is about to send. It reports whether it was.
+func (b *Backend) removeOwn(ctx context.Context, kv *mvccpb.KeyValue) (own bool, err error) {
+	name, index := string(kv.Key), indexOf(kv)
+	if index == "" || !b.isOwn(name) {
+		return false, nil
+	}
+	b.mu.Lock()
+	if e := b.book[index]; e != nil {
+		if e.held || e.users > 0 || e.name != name {
+			b.mu.Unlock()
+			return false, nil
+		}
+		e.doubt = true
+		b.lose(e) // its claim comes back for another key, if at all
+	}
+	free := b.reserve(name)
+	b.mu.Unlock()
+	defer free()
+	_, err = b.remove(ctx, name, kv.CreateRevision)
+	return true, err
 }
 
 // drop gives up a lease that the server does not know.

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -94,7 +93,7 @@ func (b *Backend) sweep(l *lease, names []string) {
 		if b.names[name] != nil || b.closed {
 			continue
 		}
-		b.names[name] = &entry{name: name, going: true}
+		free := b.reserve(name)
 		b.background(l.ttl, func(ctx context.Context) {
 			for ctx.Err() == nil {
 				if _, err := b.removePlainly(ctx, name); err == nil {
@@ -102,9 +101,7 @@ func (b *Backend) sweep(l *lease, names []string) {
 				}
 				rest(ctx, sweepPause)
 			}
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			delete(b.names, name)
+			free()
 		})
 	}
 }
@@ -130,14 +127,6 @@ func (b *Backend) sweepIfOrphan(name string, e *entry) {
 	if b.isOwn(name) && b.names[name] == nil {
 		b.sweep(e.lease, []string{name})
 	}
-}
-
-// isOrphan reports whether kv is a key of this backend's own that nobody wants.
-func (b *Backend) isOrphan(kv *mvccpb.KeyValue) bool {
-	index := indexOf(kv)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return index != "" && b.book[index] == nil && b.isOwn(string(kv.Key))
 }
 
 // refresh keeps l alive for those who do not do so themselves.

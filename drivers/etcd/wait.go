@@ -113,9 +113,7 @@ func (w *waiter) enqueued(name string, l *lease) (ahead string, err error) {
 	}
 	kv := resp.Kvs[0]
 	if indexOf(kv) != w.e.index {
-		if w.b.isOrphan(kv) {
-			_, err = w.b.remove(w, name, kv.CreateRevision)
-		}
+		_, err := w.b.removeOwn(w, kv)
 		return "", cmp.Or(err, errChanged)
 	}
 	if err := w.b.put(w, w.claim, w.e, kv, l); err != nil {
