@@ -53,11 +53,12 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 	if err == nil {
 		err = r.err
 	}
+	took := time.Since(sent)
 	if err == nil {
-		b.limits.answered()
+		b.limits.answered(took)
 	}
 	// A delete with a condition is of no concern to whoever has the name next.
-	if (r.entry != nil || r.remove != "") && (err != nil && !isRefusal(err) || time.Since(sent) > longAnswer) {
+	if (r.entry != nil || r.remove != "") && (err != nil && !isRefusal(err) || took > longAnswer) {
 		b.unanswered(r.entry)
 	}
 	return err
@@ -81,6 +82,8 @@ func pick(gathered []*request) (batch, rest []*request) {
 func (b *Backend) together(batch []*request) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.flightLimit(batchSeconds))
 	defer cancel()
+	sent := time.Now()
+	defer func() { b.note(ctx, sent, batch[0].err) }()
 	if len(batch) > 1 && b.combined(ctx, batch) {
 		return
 	}

@@ -89,6 +89,13 @@ func (d *dialer) made() *clientv3.Client {
 	return d.client
 }
 
+// state returns the client if there is one, and else whether the last attempt to make it has failed.
+func (d *dialer) state() (client *clientv3.Client, failed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.client, d.err != nil
+}
+
 // close closes the client unless it is the application's.
 func (d *dialer) close() error {
 	d.mu.Lock()

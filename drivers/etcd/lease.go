@@ -88,6 +88,7 @@ func (b *Backend) fly(s *slot, seconds int64) *flight {
 			f.cancel = cancel
 			abandoned := f.waiting == 0
 			b.mu.Unlock()
+			sent := time.Now()
 			switch {
 			case abandoned:
 			case l == nil:
@@ -96,6 +97,9 @@ func (b *Backend) fly(s *slot, seconds int64) *flight {
 				if f.err = b.keepAlive(ctx, l); isLeaseNotFound(f.err) {
 					f.err = nil // there is another one to be had
 				}
+			}
+			if !abandoned {
+				b.note(ctx, sent, f.err)
 			}
 			b.mu.Lock()
 			if s.flight == f {

@@ -2,10 +2,13 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
 const (
@@ -21,26 +24,45 @@ const (
 // member that hangs: its connection stays open until the client tests it, ten seconds later.
 type limits struct {
 	began time.Time
-	since atomic.Int64 // when the first of the requests took too long after which none was answered, from began on; 0: there is none
+	slow  atomic.Int64 // how long the slowest of the last answers took
+	since atomic.Int64 // when the first of the requests was late after which none was answered, from began on; 0: there is none
 }
 
-// of returns the limit for a request on behalf of a claim with this TTL. It grows while nothing is
-// answered: where all members are slow, asking another one does not help.
+// of returns the limit for a request on behalf of a claim with this TTL. It grows with the time that
+// answers take, and while there are none: where all members are slow, asking another one does not
+// help.
 func (x *limits) of(ttl time.Duration) time.Duration {
 	d := min(time.Duration(seconds(ttl))*time.Second/6, memberPatience)
+	d = max(d, 4*time.Duration(x.slow.Load()))
 	if since := x.since.Load(); since > 0 {
-		d = min(max(d, (time.Since(x.began)-time.Duration(since))/2), requestLimit)
+		d = max(d, time.Since(x.began)-time.Duration(since))
 	}
-	return d
+	return min(d, requestLimit)
 }
 
 // late notes that a request took too long.
 func (x *limits) late() { x.since.CompareAndSwap(0, int64(time.Since(x.began))) }
 
-// answered notes that a request was answered.
-func (x *limits) answered() {
+// answered notes that a request was answered, and how long that took.
+func (x *limits) answered(took time.Duration) {
 	if x.since.Load() > 0 {
 		x.since.Store(0)
+	}
+	switch slow := time.Duration(x.slow.Load()); {
+	case took > slow:
+		x.slow.Store(int64(took))
+	case slow > 10*time.Millisecond: // less does not matter
+		x.slow.Store(int64(slow - slow/16))
+	}
+}
+
+// note is answered or late, for a request that had a limit of its own, and late if that is why it
+// failed.
+func (b *Backend) note(ctx context.Context, sent time.Time, err error) {
+	if err == nil {
+		b.limits.answered(time.Since(sent))
+	} else if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		b.limits.late()
 	}
 }
 
@@ -97,11 +119,35 @@ func (x *overdue) stop() {
 // elsewhere reports whether there is another member to be asked, and whether there is a connection,
 // or may soon be. If there is none the caller is to be told why.
 func (b *Backend) elsewhere() (other, connected bool) {
-	client := b.dial.made()
+	client, failed := b.dial.state()
 	if client == nil || client.ActiveConnection() == nil {
-		return false, true
+		return false, !failed
 	}
 	return len(client.Endpoints()) > 1, client.ActiveConnection().GetState() != connectivity.TransientFailure
+}
+
+// persist makes a call, once more if its lease was lost on the way, and again at another member as
+// long as a request of it, or one that it shares with others, takes too long.
+func (b *Backend) persist(
+	ctx context.Context, c driver.Claim, call func(*Backend, *op, driver.Claim) (driver.Grant, error),
+) (driver.Grant, error) {
+	for began := time.Now(); ; {
+		o, done, err := b.begin(ctx)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		g, err := call(b, o, c)
+		if isLeaseLost(err) {
+			g, err = call(b, o, c)
+		}
+		done()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil || time.Since(began) >= requestLimit {
+			return g, err
+		}
+		if _, connected := b.elsewhere(); !connected {
+			return g, err
+		}
+	}
 }
 
 // patiently makes a request that may be made twice again and again, each time at another member,
@@ -111,13 +157,14 @@ func (b *Backend) patiently(ctx context.Context, ttl time.Duration, request func
 	for began := time.Now(); ; {
 		// No deadline: gRPC would tell the server, in a header that is different each time.
 		limited, cancel := context.WithCancel(ctx)
+		sent := time.Now()
 		x := b.overdue(b.limits.of(ttl)/3, cancel)
 		err := request(limited)
 		late := err != nil && limited.Err() != nil && ctx.Err() == nil
 		x.stop()
 		cancel()
 		if err == nil {
-			b.limits.answered()
+			b.limits.answered(time.Since(sent))
 		}
 		switch {
 		case !late:

@@ -12,15 +12,7 @@ import (
 
 // Acquire implements [driver.Backend].
 func (b *Backend) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	o, done, err := b.begin(ctx)
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	defer done()
-	g, err := b.acquire(o, c)
-	if isLeaseLost(err) {
-		g, err = b.acquire(o, c)
-	}
+	g, err := b.persist(ctx, c, (*Backend).acquire)
 	if err == driver.ErrHeld { //nolint:errorlint // it is ours
 		return g, err
 	}

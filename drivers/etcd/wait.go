@@ -20,15 +20,7 @@ const (
 
 // Wait implements [driver.Waiter].
 func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	o, done, err := b.begin(ctx)
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	defer done()
-	g, err := b.wait(o, c)
-	if isLeaseLost(err) {
-		g, err = b.wait(o, c)
-	}
+	g, err := b.persist(ctx, c, (*Backend).wait)
 	return g, b.fail("wait", err)
 }
 
