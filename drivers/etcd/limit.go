@@ -25,7 +25,7 @@ const (
 type limits struct {
 	began time.Time
 	slow  atomic.Int64 // how long the slowest of the last answers took
-	since atomic.Int64 // when the first of the requests was late after which none was answered, from began on; 0: there is none
+	since atomic.Int64 // from began on: when a request was first late after the last answer; 0: none was
 }
 
 // of returns the limit for a request on behalf of a claim with this TTL. It grows with the time that
@@ -52,12 +52,11 @@ func (x *limits) answered(took time.Duration) {
 	case took > slow:
 		x.slow.Store(int64(took))
 	case slow > 10*time.Millisecond: // less does not matter
-		x.slow.Store(int64(slow - slow/16))
+		x.slow.Store(int64(slow - slow/4))
 	}
 }
 
-// note is answered or late, for a request that had a limit of its own, and late if that is why it
-// failed.
+// note notes how a request came out that ctx has limited.
 func (b *Backend) note(ctx context.Context, sent time.Time, err error) {
 	if err == nil {
 		b.limits.answered(time.Since(sent))

@@ -19,7 +19,9 @@ import (
 
 // guarded has b hold locks of these names whose lease is watched. The keys whose holds may be lost
 // come.
-func guarded(t *testing.T, s *site, b *etcddriver.Backend, ttl time.Duration, keys ...string) ([]driver.Claim, <-chan string) {
+func guarded(
+	t *testing.T, s *site, b *etcddriver.Backend, ttl time.Duration, keys ...string,
+) ([]driver.Claim, <-chan string) {
 	t.Helper()
 	suspects := make(chan string, 100)
 	b.WatchLosses(func(key string) { suspects <- key })
