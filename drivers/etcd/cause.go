@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	probeAfter = 300 * time.Millisecond // that a login has taken
 	probeLimit = 200 * time.Millisecond // for a connection that is only made to see why there is none
 	askLimit   = 20 * time.Millisecond  // for a question that gRPC answers itself
 )
@@ -39,13 +38,14 @@ func (d *dialer) explain(err error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// probe finds out why a login takes long, by a client that does not log in.
-func (d *dialer) probe() {
+// probe returns why nobody could log in, if that is because there is no connection. It uses a client
+// that does not log in.
+func (d *dialer) probe() error {
 	cfg := *d.cfg
 	cfg.Username, cfg.Password = "", ""
 	client, err := clientv3.New(cfg)
 	if err != nil {
-		return
+		return nil
 	}
 	defer func() { _ = client.Close() }()
 	conn := client.ActiveConnection()
@@ -54,13 +54,10 @@ func (d *dialer) probe() {
 	defer cancel()
 	for s := conn.GetState(); s != connectivity.TransientFailure && s != connectivity.Ready; s = conn.GetState() {
 		if !conn.WaitForStateChange(ctx, s) {
-			return
+			return nil
 		}
 	}
-	cause := noConnection(conn)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cause = cause
+	return noConnection(conn)
 }
 
 // noConnection returns why conn is connected to nobody; nil if it is, or may soon be.

@@ -2,8 +2,8 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"sync"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -17,7 +17,7 @@ type dialer struct {
 	client *clientv3.Client
 	making chan struct{} // closed when the attempt under way is over
 	err    error         // of the last attempt
-	cause  error         // why there is no connection, as far as an attempt has found out
+	cause  error         // why it could not log in: there is no connection
 	closed bool
 }
 
@@ -66,9 +66,11 @@ func (d *dialer) get(ctx context.Context) (*clientv3.Client, error) {
 }
 
 func (d *dialer) make(done chan struct{}) {
-	probe := time.AfterFunc(probeAfter, d.probe)
 	client, err := clientv3.New(*d.cfg)
-	probe.Stop()
+	var cause error
+	if errors.Is(err, context.DeadlineExceeded) {
+		cause = d.probe()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer close(done)
@@ -77,9 +79,7 @@ func (d *dialer) make(done chan struct{}) {
 		_ = client.Close()
 		client = nil
 	}
-	if d.client, d.err = client, err; client != nil {
-		d.cause = nil
-	}
+	d.client, d.err, d.cause = client, err, cause
 }
 
 // made returns the client if there is one.
