@@ -49,3 +49,25 @@ func Patient(b driver.Backend) { b.(*Backend).gate.Patience = time.Hour }
 func Gathered(b driver.Backend) int {
 	return b.(*Backend).gate.Gathered()
 }
+
+// Limits is how long requests may take.
+type Limits struct{ limits }
+
+// NewLimits returns those of a backend that has sent nothing.
+func NewLimits() *Limits { return &Limits{limits{began: time.Now()}} }
+
+// Of is the limit of a request, Late notes that one took too long, and Answered that one took so long.
+func (x *Limits) Of(ttl time.Duration) time.Duration { return x.of(ttl) }
+func (x *Limits) Late()                              { x.late() }
+func (x *Limits) Answered(took time.Duration)        { x.answered(took) }
+
+// Past is what is remembered of claims that are not in the book any more.
+type Past struct{ past }
+
+// Add remembers a name until then, Known reports whether there is one, and Len how many there are.
+func (p *Past) Add(index, name string, until time.Time) { p.add(index, name, until) }
+func (p *Past) Known(index string) bool                 { return len(p.of(index)) > 0 }
+func (p *Past) Len() int                                { return len(p.names) }
+
+// MostPast is how many there may be.
+const MostPast = mostPast
