@@ -100,7 +100,7 @@ func TestAServerThatRefusesConnectionsIsNamedInTheError(t *testing.T) {
 		t.Run("user "+user, func(t *testing.T) {
 			t.Parallel()
 			dsn := "etcd://" + user + closedPort(t) + "/?dial_timeout=500ms"
-			l, err := dlock.Open("etcd", dsn, &dlock.Config{WaitTimeout: 3 * time.Second})
+			l, err := dlock.Open("etcd", dsn, &dlock.Config{WaitTimeout: 4 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

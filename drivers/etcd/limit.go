@@ -18,6 +18,12 @@ const (
 	// memberPatience is how long a member may take before another one is asked, at most: two that
 	// do not answer leave a Lock below two seconds.
 	memberPatience = 800 * time.Millisecond
+
+	// readPatience is the least of that for a request that may be made twice, on a busy machine too.
+	readPatience = 250 * time.Millisecond
+
+	// connectPatience is how long to wait for a connection when there is none at all.
+	connectPatience = 2 * time.Second
 )
 
 // limits says how long a request may take before another member is asked. Nothing else notices a
@@ -94,12 +100,21 @@ func (b *Backend) overdue(limit time.Duration, f func()) *overdue {
 func (x *overdue) judge() {
 	switch other, connected := x.b.elsewhere(); {
 	case !connected:
-		x.end()
+		time.AfterFunc(connectPatience-x.limit, x.judgeAgain)
 	case other:
 		x.b.limits.late()
 		x.end()
 	default:
 		time.AfterFunc(requestLimit-x.limit, x.end)
+	}
+}
+
+// judgeAgain ends a request that has no connection to go out on, so that its caller is told why.
+func (x *overdue) judgeAgain() {
+	if _, connected := x.b.elsewhere(); !connected {
+		x.end()
+	} else {
+		time.AfterFunc(requestLimit-connectPatience, x.end)
 	}
 }
 
@@ -157,7 +172,8 @@ func (b *Backend) patiently(ctx context.Context, ttl time.Duration, request func
 		// No deadline: gRPC would tell the server, in a header that is different each time.
 		limited, cancel := context.WithCancel(ctx)
 		sent := time.Now()
-		x := b.overdue(b.limits.of(ttl)/3, cancel)
+		limit := b.limits.of(ttl)
+		x := b.overdue(max(limit/3, min(limit, readPatience)), cancel)
 		err := request(limited)
 		late := err != nil && limited.Err() != nil && ctx.Err() == nil
 		x.stop()
