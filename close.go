@@ -10,7 +10,7 @@ import (
 const (
 	closeLimit        = 1500 * time.Millisecond // for releasing everything
 	closeGrace        = 100 * time.Millisecond  // less than that for the last answers to be taken
-	closeBackendLimit = 300 * time.Millisecond  // for the backend to close
+	closeBackendLimit = 400 * time.Millisecond  // for the backend to close
 	closeReportLimit  = 50 * time.Millisecond   // for the logger to be told
 )
 
