@@ -36,10 +36,7 @@ func closeRefuses(t *caseT) {
 			t.trouble(call.op+" after Close", t.during(a, call.make, c))
 		}
 		if w, ok := a.(driver.Waiter); ok {
-			t.trouble("Wait after Close", t.during(a, func(ctx context.Context, _ driver.Backend, c driver.Claim) error {
-				_, err := w.Wait(ctx, c)
-				return err
-			}, c))
+			t.trouble("Wait after Close", t.during(w, t.waitCall().make, c))
 		}
 		if r, ok := a.(driver.BatchRenewer); ok {
 			for _, answer := range r.RenewBatch(t.ctx, []driver.Claim{c}) {

@@ -3,6 +3,8 @@ package dlocktest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -10,7 +12,7 @@ import (
 
 var contextCases = []testCase{
 	{"ctx-done", "done at entry", "A call whose context has ended returns soon, and tells nothing about the key that the store has not said.", nil, ctxDone},
-	{"ctx-in-flight", "cancelled in flight", "A call returns soon after its context ends, also while the store does not answer.", []need{needOutage}, ctxInFlight},
+	{"ctx-in-flight", "cancelled in flight", "A call returns soon after its context ends, also while the store does not answer, and does not claim to know what the store holds.", []need{needOutage}, ctxInFlight},
 	{"ctx-prompt", "Prompt", "A backend that says it is Prompt returns at once when the context of a call ends, also while the store does not answer.", []need{needPrompt, needOutage}, ctxPrompt},
 	{"ctx-after", "cancelled after success", "The context bounds the call, not the hold: when it ends after the grant, the hold stays.", nil, ctxAfter},
 	{"ctx-acquire-returns", "Acquire does not wait", "Acquire of a key that is held answers at once and does not wait for the key.", nil, ctxAcquireReturns},
@@ -61,16 +63,31 @@ func ctxDone(t *caseT) {
 	t.free(b, "free")
 }
 
-func ctxInFlight(t *caseT) { cancelInFlight(t, calls, t.soon()) }
+// allCalls are the calls that b has and that name a claim.
+func (t *caseT) allCalls(b driver.Backend) []backendCall {
+	all := slices.Clone(calls)
+	if t.supports(b, needBatch) {
+		all = append(all, backendCall{"RenewBatch", func(ctx context.Context, b driver.Backend, c driver.Claim) error {
+			answers := b.(driver.BatchRenewer).RenewBatch(ctx, []driver.Claim{c})
+			if len(answers) != 1 {
+				return fmt.Errorf("a batch of one claim has %d answers", len(answers))
+			}
+			return answers[0].Err
+		}})
+	}
+	if t.supports(b, needWaiter) {
+		all = append(all, t.waitCall())
+	}
+	return all
+}
+
+func ctxInFlight(t *caseT) { cancelInFlight(t, t.allCalls(t.open()), t.soon()) }
 
 // ctxPrompt leaves room for a machine that is busy, and none for the timeout of a connection.
 func ctxPrompt(t *caseT) {
 	prompt := []backendCall{calls[0], calls[2]}
 	if b := t.open(); t.supports(b, needWaiter) {
-		prompt = append(prompt, backendCall{"Wait", func(ctx context.Context, b driver.Backend, c driver.Claim) error {
-			_, err := b.(driver.Waiter).Wait(ctx, c)
-			return err
-		}})
+		prompt = append(prompt, t.waitCall())
 	}
 	if _, ok := t.open().(driver.Pinger); ok {
 		prompt = append(prompt, backendCall{"Ping", func(ctx context.Context, b driver.Backend, _ driver.Claim) error {
@@ -93,7 +110,9 @@ func cancelInFlight(t *caseT, calls []backendCall, limit time.Duration) {
 		began := time.Now()
 		if !t.await(p.done, limit+soon) || time.Since(began) > limit+t.longestPause() {
 			t.Errorf("%s has not returned %v after its context ended", call.op, limit)
+			continue
 		}
+		t.trouble(call.op+" that was cancelled in an outage", p.err)
 	}
 }
 

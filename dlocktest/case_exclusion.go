@@ -11,6 +11,7 @@ var exclusionCases = []testCase{
 	{"excl-two-clients", "two clients", "A key that one client holds is refused to every other client with ErrHeld.", nil, exclTwoClients},
 	{"excl-one-client", "two tokens of one client", "Two tokens of one client exclude each other as two clients do.", nil, exclOneClient},
 	{"excl-race", "at the same moment", "Of any number of clients that ask at the same moment exactly one gets the key.", nil, exclRace},
+	{"excl-many-clients", "many clients", "The rules hold for any number of clients: while one of them has the key it is refused to all others.", nil, exclManyClients},
 	{"excl-counter", "a shared counter", "Between a grant and its release nobody else is given the key, however many clients take turns.", nil, exclCounter},
 	{"excl-handover", "free means free", "A key that was released is granted to whoever asks next: ErrHeld means that another holds it.", nil, exclHandover},
 	{"excl-after-expiry", "one new owner", "A key whose hold has expired goes to one new owner, and the next one is refused.", nil, exclAfterExpiry},
@@ -63,6 +64,18 @@ func exclRace(t *caseT) {
 		if won != 1 {
 			t.Fatalf("%d of %d clients that asked at the same moment got the key, want 1", won, n)
 		}
+	}
+}
+
+func exclManyClients(t *caseT) {
+	const n = 16
+	clients := t.clients(n)
+	for holder := range t.rounds(n) {
+		c := t.claim("k", ample)
+		t.acquire(clients[holder], c)
+		t.each(n, func(i int) { t.taken(clients[i], "k") })
+		t.renew(clients[holder], c)
+		t.release(clients[holder], c)
 	}
 }
 

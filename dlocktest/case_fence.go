@@ -13,6 +13,8 @@ var fenceCases = []testCase{
 	{"fence-rises-break", "over Break", "The fence rises when a hold ended by Break.", []need{needFence, needBreaker}, fenceRisesBreak},
 	{"fence-rises-delete", "over outside interference", "The fence rises when the hold was deleted from outside.", []need{needFence, needDelete}, fenceRisesDelete},
 	{"fence-rises-reopen", "over restarts of clients", "The fence rises when every client was closed and another one is opened.", []need{needFence}, fenceRisesReopen},
+	{"fence-rises-token", "a token that comes again", "A token whose hold expired and that acquires again has a greater fence than anybody before.", []need{needFence}, fenceRisesToken},
+	{"fence-rises-idle", "after a long time", "The fence rises however long nobody had the key: by a day in virtual time, by some seconds in real time.", []need{needFence}, fenceRisesIdle},
 	{"fence-same", "while it is held", "The fence of a hold stays the same over renewals and refused attempts of others.", []need{needFence}, fenceSame},
 	{"fence-contended", "in the order of grants", "Fences rise in the order in which the key was granted, also when many clients compete.", []need{needFence}, fenceContended},
 	{"fence-thousand", "a thousand grants", "Over a thousand grants no fence is used twice, nor one out of a run that was reserved for an earlier grant.", []need{needFence}, fenceThousand},
@@ -87,6 +89,32 @@ func fenceRisesReopen(t *caseT) {
 		}
 		prev = h
 	}
+}
+
+func fenceRisesToken(t *caseT) {
+	a, b := t.open(), t.open()
+	c := t.claim("k", t.ttl)
+	h := t.acquire(a, c)
+	next := t.takeOver(b, h)
+	t.above(next, h)
+	t.release(b, next.Claim)
+	again := t.acquire(a, c)
+	t.above(again, next)
+	t.sleep(again.ttl() + late)
+	t.above(t.acquire(a, c), again) // nobody had it meanwhile
+}
+
+func fenceRisesIdle(t *caseT) {
+	a, b := t.open(), t.open()
+	h := t.acquire(a, t.claim("k", t.ttl))
+	t.release(a, h.Claim)
+	idle := 24 * time.Hour
+	if t.real || t.store.Advance != nil {
+		idle = 6 * time.Second
+	}
+	t.lasts(idle)
+	t.sleep(idle)
+	t.above(t.acquire(b, t.claim("k", ample)), h)
 }
 
 func fenceSame(t *caseT) {

@@ -45,8 +45,9 @@ func pingOutage(t *caseT) {
 		t.Errorf("Ping in an outage returned nil")
 	}
 	t.outage(false)
-	if !t.until(10*time.Second, func() bool { return t.ping(b) == nil }) {
-		t.Errorf("Ping fails 10s after the end of an outage")
+	var err error
+	if !t.until(10*time.Second, func() bool { err = t.ping(b); return err == nil }) {
+		t.Errorf("Ping fails 10s after the end of an outage: %v", err)
 	}
 }
 

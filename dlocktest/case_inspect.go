@@ -15,7 +15,7 @@ var inspectCases = []testCase{
 	{"inspect-free", "a free key", "Inspect of a key that nobody holds gives an Info with the key alone.", []need{needInspect}, inspectFree},
 	{"inspect-expired", "an expired hold", "Inspect and List show no hold that has expired.", []need{needInspect}, inspectExpired},
 	{"inspect-waiters", "the queue", "Inspect shows the owner texts of those who wait, the first in line first.", []need{needInspect, needWaiter}, inspectWaiters},
-	{"inspect-no-token", "no token", "No Info contains a token.", []need{needInspect}, inspectNoToken},
+	{"inspect-no-token", "no token", "No Info contains a token, be it the holder's or that of one who waits.", []need{needInspect}, inspectNoToken},
 	{"list-prefix", "by prefix", "List yields the held locks whose key begins with the prefix, each once, and no others; a prefix is no pattern.", []need{needInspect}, listPrefix},
 	{"list-many", "hundreds", "List yields every one of hundreds of locks once.", []need{needInspect}, listMany},
 	{"list-stop", "stopping early", "List stops when its caller does.", []need{needInspect}, listStop},
@@ -128,10 +128,17 @@ func inspectWaiters(t *caseT) {
 
 func inspectNoToken(t *caseT) {
 	b := t.open()
+	waits := t.supports(b, needWaiter)
 	for _, owner := range []string{"", "somebody"} {
 		c := t.claim("k", ample)
 		c.Owner = owner
 		t.acquire(b, c)
+		var waiter *pending
+		if waits {
+			next := t.claim("k", ample)
+			next.Owner = owner
+			waiter = t.enqueue(b, next)
+		}
 		infos := []driver.Info{t.inspect(b, "k")}
 		for info, err := range b.(driver.Inspector).List(t.ctx, "") {
 			if err == nil {
@@ -142,8 +149,15 @@ func inspectNoToken(t *caseT) {
 			if strings.Contains(strings.ToLower(fmt.Sprintf("%+v", info)), c.Token) {
 				t.Errorf("an Info contains the holder's token: %+v", info)
 			}
+			if waiter != nil && strings.Contains(strings.ToLower(fmt.Sprintf("%+v", info)), waiter.Token) {
+				t.Errorf("an Info contains the token of one who waits: %+v", info)
+			}
 		}
 		t.release(b, c)
+		if waiter != nil {
+			t.granted(waiter, t.soon())
+			t.release(waiter.b, waiter.Claim)
+		}
 	}
 }
 

@@ -14,6 +14,9 @@ var keyCases = []testCase{
 	keyCase("key-blank", "blanks", "a b", "a", "a ", " a", " ", "  ", "a\t", "\t", "ab", "a+b", "a_b", "a  b"),
 	keyCase("key-utf8", "bytes that are no text", "\xff", "\xfe", "\xc3\x28", "\ufffd", "\xef\xbf", "a\xff", "a\xfe", "\xed\xa0\x80"),
 	keyCase("key-unicode", "texts that look the same", "é", "e\u0301", "É", "ﬁ", "fi", "a\u200b", "a\u00a0", "ａ", "a"),
+	keyCase("key-emoji", "characters beyond the first plane", "🔒", "🔑", "🔒🔒", "😀", "𝒜", "𝒝", "a🔒", "a🔑", "a", "?", "??", "\ufffd", "\U0010ffff", "👩\u200d🔬", "👩🔬"),
+	keyCase("key-numbers", "texts that look like numbers", "1", "01", "001", "1.0", "1.", "+1", "-1", "1e0", "0x1", "１", "0", "00", "-0", "0.0", "true", "t", "null", "NaN",
+		"9007199254740992", "9007199254740993", "18446744073709551616", "1_0", "10"),
 	keyCase("key-case", "upper and lower case", "key", "Key", "KEY", "kEY", "ß", "ss", "ı", "i", "I"),
 	keyCase("key-braces", "braces", "a", "{a}", "{a", "a}", "{}a", "{", "}", "{a}b", "{a}{a}", "b", "{b}a"),
 	keyCase("key-percent", "escapes", "a/b", "a%2Fb", "a%2fb", "a%252Fb", "%", "%%", "%41", "A", "%7B", "{", `a\x2fb`, "&#47;"),
@@ -23,12 +26,27 @@ var keyCases = []testCase{
 	keyCase("key-separators", "separators", "a:b", "a:b:", ":a:b", "a", "b", "a|b", "a,b", "a;b", "a=b", "a@b", "a#b", "a'b", `a"b`, "a--b"),
 	keyCase("key-companions", "names that a driver might use itself", "k", "k:f", "k:q", "k:w", "k{k}:f", "k{k}:q", "k{k}:w", "k/", "k/0", "k.lock", "k.tmp",
 		"k:fence", "k:queue", "k:waiters", "k-fence", "fence", "fence:k", "lock:k", "queue:k", "0", "~k", "_k"),
-	keyCase("key-long", "1 KiB", long("x"), long("y"), long("x")[:1023], long("x")[:512], long("x")[:255], long("x")[:128], "y"+long("x")[1:],
-		long("x")[:600]+"y"+long("x")[601:]),
+	keyCase("key-long", "1,536 bytes, which is a prefix and a key", long("x"), long("y"), long("x")[:1535], long("x")[:1024], long("x")[:1023], long("x")[:512],
+		long("x")[:255], long("x")[:128], "y"+long("x")[1:], long("x")[:600]+"y"+long("x")[601:], long("x")[:1200]+"y"+long("x")[1201:]),
+	{"key-thousands", "thousands of keys", "Two different keys share no state, and be they two out of thousands.", nil, keyThousands},
 }
 
 // long is a key of the greatest length that ends in tail.
-func long(tail string) string { return strings.Repeat("x", 1024-len(tail)) + tail }
+func long(tail string) string { return strings.Repeat("x", 1536-len(tail)) + tail }
+
+// keyThousands holds so many keys that a hash of 16 bits makes some of them the same.
+func keyThousands(t *caseT) {
+	const n, workers = 2000, 40
+	b := t.open()
+	t.each(workers, func(int) {
+		for range t.rounds(n / workers) {
+			c := t.claim("order:"+newToken(), ample)
+			if _, ok := t.try(b, c); !ok {
+				t.Fatalf("Acquire of %q returned ErrHeld, and only other keys are held", c.Key)
+			}
+		}
+	})
+}
 
 // keyCase is a case about keys that a driver might mix up.
 func keyCase(id, name string, keys ...string) testCase {

@@ -37,11 +37,14 @@ func leaseRenewed(t *caseT) {
 }
 
 func leaseManyRenewed(t *caseT) {
-	l, b := t.locker(t.steady()), t.open()
 	const n = 20
+	b := t.open()
+	_, took := t.dryRun(b, n, n)
+	ttl := t.steady() + 5*took
+	l := t.locker(ttl)
 	leases := make([]*dlock.Lease, n)
 	t.each(n, func(i int) { leases[i] = t.lease(l, "k"+string(rune('A'+i))) })
-	t.sleep(3 * t.steady())
+	t.sleep(ttl + 2*t.steady())
 	for _, x := range leases {
 		if x == nil || !x.Held() {
 			t.Fatalf("a hold out of %d was lost", n)

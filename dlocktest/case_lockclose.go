@@ -26,7 +26,10 @@ func lockCloseReleases(t *caseT) {
 	if err := l.Close(); err != nil {
 		t.Errorf("Close returned %q", err)
 	}
-	if !t.await(p.done, soon) || !errors.Is(p.err, dlock.ErrClosed) {
+	if !t.await(p.done, soon) {
+		t.Fatalf("Lock has not returned %v after Close", soon)
+	}
+	if !errors.Is(p.err, dlock.ErrClosed) {
 		t.Errorf("Lock that Close interrupted returned %v, want ErrClosed", p.err)
 	}
 	if !isClosed(x.Done()) || !errors.Is(x.Err(), dlock.ErrClosed) {

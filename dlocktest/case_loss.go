@@ -98,8 +98,9 @@ func lossNotByOneFailure(t *caseT) {
 		t.Fatalf("an outage of %v ended a hold with a TTL of %v: %v", ttl/3, ttl, x.Err())
 	}
 	var err error
+	other := t.claim("k", ample)
 	t.until(soon, func() bool {
-		err = t.during(b, calls[0].make, t.claim("k", ample))
+		err = t.during(b, calls[0].make, other)
 		return err == nil || errors.Is(err, driver.ErrHeld)
 	})
 	if !errors.Is(err, driver.ErrHeld) {

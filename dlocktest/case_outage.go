@@ -21,15 +21,19 @@ var outageCases = []testCase{
 
 // outage begins or ends an outage, and sees to it that it ends with the case.
 func (t *caseT) outage(down bool) {
-	if down {
-		t.Cleanup(func() { t.store.Outage(false) })
+	set := t.store.Outage
+	if t.hangs {
+		set = t.store.Hang
 	}
-	t.store.Outage(down)
+	if down {
+		t.Cleanup(func() { set(false) })
+	}
+	set(down)
 }
 
 // during makes a call that is not expected to succeed and need not return before its context ends.
 func (t *caseT) during(b driver.Backend, call func(ctx context.Context, b driver.Backend, c driver.Claim) error, c driver.Claim) error {
-	ctx, cancel := t.limited(500 * time.Millisecond)
+	ctx, cancel := t.limited(500*time.Millisecond + 5*t.trip)
 	defer cancel()
 	return call(ctx, b, c)
 }
@@ -69,10 +73,7 @@ func outageWait(t *caseT) {
 	b := t.open()
 	t.free(b, "k")
 	t.outage(true)
-	err := t.during(b, func(ctx context.Context, b driver.Backend, c driver.Claim) error {
-		_, err := b.(driver.Waiter).Wait(ctx, c)
-		return err
-	}, t.claim("k", ample))
+	err := t.during(b, t.waitCall().make, t.claim("k", ample))
 	t.trouble("Wait in an outage", err)
 	if errors.Is(err, driver.ErrPermanent) {
 		t.Errorf("Wait in an outage returned %q, which is marked as permanent", err)
@@ -99,6 +100,7 @@ func outageBatch(t *caseT) {
 
 func outageEnds(t *caseT) {
 	a, b := t.open(), t.open()
+	t.roundTrip()
 	c := t.claim("k", ample)
 	t.acquire(a, c)
 	t.outage(true)
@@ -106,11 +108,13 @@ func outageEnds(t *caseT) {
 		t.trouble("Renew in an outage", t.during(client, calls[1].make, c))
 	}
 	t.outage(false)
-	if !t.until(10*time.Second, func() bool { return t.during(a, calls[1].make, c) == nil }) {
-		t.Fatalf("Renew fails 10s after the end of an outage: %v", t.tryRenew(a, c))
+	var err error
+	if !t.until(10*time.Second, func() bool { err = t.during(a, calls[1].make, c); return err == nil }) {
+		t.Fatalf("Renew fails 10s after the end of an outage: %v", err)
 	}
-	if !t.until(10*time.Second, func() bool { return errors.Is(t.during(b, calls[0].make, t.claim("k", ample)), driver.ErrHeld) }) {
-		t.Fatalf("Acquire of a key that is held does not answer ErrHeld 10s after the end of an outage")
+	other := t.claim("k", ample)
+	if !t.until(10*time.Second, func() bool { err = t.during(b, calls[0].make, other); return errors.Is(err, driver.ErrHeld) }) {
+		t.Fatalf("Acquire of a key that is held returns %v 10s after the end of an outage, want ErrHeld", err)
 	}
 	t.release(a, c)
 	t.free(b, "k")
@@ -121,6 +125,7 @@ func errorNoToken(t *caseT) {
 	holder, other := t.claim("k", ample), t.claim("k", ample)
 	dead, cancel := context.WithCancel(t.ctx)
 	cancel()
+	all := t.allCalls(b)
 	check := func(op string, err error) {
 		for _, c := range []driver.Claim{holder, other} {
 			if err != nil && strings.Contains(strings.ToLower(err.Error()), c.Token) {
@@ -130,13 +135,14 @@ func errorNoToken(t *caseT) {
 	}
 	t.acquire(a, holder)
 	try := func(when string, ctx context.Context) {
-		for _, call := range calls {
+		for _, call := range all {
 			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 			check(call.op+when, call.make(ctx, b, other))
 			cancel()
 		}
 	}
 	try(" of another's key", t.ctx)
+	_ = t.tryRelease(b, other) // which waits
 	try(" with a dead context", dead)
 	if t.store.Outage != nil {
 		t.outage(true)

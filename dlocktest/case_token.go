@@ -188,6 +188,7 @@ func tokenAgainFence(t *caseT) {
 		if got := t.acquire(a, c); got.grant.Fence != h.grant.Fence {
 			t.Fatalf("Acquire with the holder's token had the fence %d, and the first time %d", got.grant.Fence, h.grant.Fence)
 		}
+		t.renew(a, c)
 	}
 }
 

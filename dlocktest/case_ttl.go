@@ -1,12 +1,17 @@
 package dlocktest
 
-import "time"
+import (
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
 
 var ttlCases = []testCase{
 	{"ttl-expires", "holds end", "A hold that nobody renews ends when its TTL has passed, although its client is still there.", nil, ttlExpires},
 	{"ttl-never-early", "never early", "A hold lasts for its full TTL, whatever unit the store counts in, and for Grant.TTL if that is more.", nil, ttlNeverEarly},
 	{"ttl-granted", "Grant.TTL", "Grant.TTL is at least the TTL that was asked for, or 0: a TTL is never rounded down.", nil, ttlGranted},
 	{"ttl-long", "a day", "A TTL of 24 hours is a TTL like any other.", nil, ttlLong},
+	{"ttl-start-monotonic", "the clock of Grant.Start", "Grant.Start has a reading of the monotonic clock: the wall clock may be set.", []need{needClock}, ttlStartMonotonic},
 	{"ttl-start", "Grant.Start", "A hold lasts for its TTL from Grant.Start on, if the grant has one.", nil, ttlStart},
 }
 
@@ -60,6 +65,27 @@ func ttlLong(t *caseT) {
 	t.taken(b, "k")
 	t.release(a, c)
 	t.free(b, "k")
+}
+
+func ttlStartMonotonic(t *caseT) {
+	b := t.open()
+	check := func(op string, h hold) {
+		if s := h.grant.Start; !s.IsZero() && s == s.Round(0) {
+			t.Errorf("Grant.Start of %s is %v, which is a reading of the wall clock alone", op, s)
+		}
+	}
+	c := t.claim("k", ample)
+	check("Acquire", t.acquire(b, c))
+	check("a second Acquire", t.acquire(b, c))
+	check("Renew", t.renew(b, c))
+	if t.supports(b, needBatch) {
+		check("RenewBatch", hold{grant: t.renewBatch(b, []driver.Claim{c})[0].Grant})
+	}
+	if t.supports(b, needWaiter) {
+		p := t.enqueue(t.open(), t.claim("k", ample))
+		t.release(b, c)
+		check("Wait", t.granted(p, t.soon()))
+	}
 }
 
 func ttlStart(t *caseT) {

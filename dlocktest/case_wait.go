@@ -121,7 +121,7 @@ func (t *caseT) firstOf(queue []*pending, limit time.Duration) {
 
 func waitFIFO(t *caseT) {
 	b, first := t.open(), t.claim("k", ample)
-	t.inTurn(b, first, t.queue(first, b, 6))
+	t.inTurn(b, first, t.queue(first, b, 12))
 }
 
 func waitAgain(t *caseT) {
@@ -207,7 +207,7 @@ func waitCancel(t *caseT) {
 		p := t.start(func(ctx context.Context, p *pending) {
 			ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond+5*trip)
 			defer cancel()
-			_, p.err = b.(driver.Waiter).Wait(ctx, t.claim("k", ample))
+			_, p.err = t.waitIn(ctx, b, t.claim("k", ample))
 		})
 		t.pause(100*time.Millisecond + 3*trip)
 		end(p)

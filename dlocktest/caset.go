@@ -32,6 +32,10 @@ type caseT struct {
 	c     *testCase
 	store Store
 	ttl   time.Duration // the shortest that the store handles well: what a case uses that waits for it to pass
+	hangs bool          // an outage is one that hangs
+
+	pushed bool // the store tells a waiter at once
+	real   bool // time is
 
 	ctx     context.Context // ends with the case
 	cancel  context.CancelFunc
@@ -42,6 +46,8 @@ type caseT struct {
 	cleanups []func()
 	trip     time.Duration
 	owners   int
+	extra    time.Duration // that the case was given
+	failed   bool
 	timed    bool          // the case relies on renewals in time
 	paused   time.Duration // the longest that this machine did something else
 	excuse   string        // why a failure proves nothing
@@ -59,7 +65,8 @@ func (t *caseT) Errorf(format string, args ...any) {
 	case paused > 0:
 		t.excuse = fmt.Sprintf("inconclusive: this machine paused for %v, and then: %s", paused, what)
 	default:
-		t.tb.Errorf("rule %s is broken: %s\n\t%s", t.c.id, t.c.rule, what)
+		t.failed = true
+		t.tb.Errorf("rule %s is broken: %s\n\t%s\n\tRead docs/conformance.md, rule %s.", t.c.id, t.c.rule, what, t.c.id)
 	}
 }
 
@@ -104,6 +111,21 @@ func (t *caseT) longestPause() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.paused
+}
+
+// lasts gives the case so much more time.
+func (t *caseT) lasts(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.extra += d
+}
+
+// extraTime takes what the case was given.
+func (t *caseT) extraTime() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer func() { t.extra = 0 }()
+	return t.extra
 }
 
 // Fatalf is Errorf, and ends the goroutine. That is the end of the case too if it is the one that the case was called on.
@@ -244,7 +266,10 @@ func isClosed(ch <-chan struct{}) bool {
 }
 
 // each runs f n times at once and returns when all have returned.
-func (t *caseT) each(n int, f func(i int)) {
+func (t *caseT) each(n int, f func(i int)) { t.beside(n, f).Wait() }
+
+// beside runs f n times at once, beside the case.
+func (t *caseT) beside(n int, f func(i int)) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Add(1)
@@ -254,7 +279,22 @@ func (t *caseT) each(n int, f func(i int)) {
 			f(i)
 		})
 	}
-	wg.Wait()
+	return &wg
+}
+
+// join returns when all of wg have returned. Meanwhile it lets time pass for the store.
+func (t *caseT) join(wg *sync.WaitGroup) {
+	done := make(chan struct{})
+	t.started.Go(func() { wg.Wait(); close(done) })
+	for look := 0; t.store.Advance != nil && !isClosed(done); look++ {
+		t.sleep(tick(look))
+	}
+	<-done
+}
+
+// waitIn is Wait by a call that need not say when it is queued.
+func (t *caseT) waitIn(ctx context.Context, b driver.Backend, c driver.Claim) (driver.Grant, error) {
+	return b.(driver.Waiter).Wait(ctx, c)
 }
 
 // rounds yields 0, 1, … n-1, and stops when ten seconds have passed: slow stores are tested less, not longer.

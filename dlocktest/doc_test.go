@@ -17,7 +17,7 @@ const conformanceIntro = `# What a driver has to pass
 
 Package [dlocktest](../dlocktest) runs these cases on any driver; [writing a driver](writing-a-driver.md) shows how. Each case is a subtest named by its id, which stays
 the same, so that ` + "`go test -run 'TestConformance/wait-fifo'`" + ` and ` + "`Harness.Skip`" + ` go on working. A case that fails prints its rule. A case whose needs
-the store does not meet is skipped, and the last line of the run tells how many were.
+the store does not meet is skipped, and the last line of the run tells which, and which optional interfaces were proven.
 
 Each case is itself tested: at least one driver that breaks its rule is known to fail it, and stores that are slow, coarse or poor but
 keep the rules are known to pass all of them.

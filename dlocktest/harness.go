@@ -3,7 +3,6 @@ package dlocktest
 import (
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +22,11 @@ type Harness struct {
 	// MinTTL is the shortest TTL that the store handles well: 20 times what a call takes, or more. Many cases wait until it has
 	// passed. Default: 0, which means 200ms.
 	MinTTL time.Duration
+
+	// Pushed says that the store tells a waiter at once that it has the key, as a [driver.Waiter] may but need not. The
+	// median hand-over is then measured against the store's own round trip. Default: false, which means that it is
+	// printed and not judged.
+	Pushed bool
 
 	// Skip has the reason for every case, by id, that is not to be run. An id that no case has fails the run.
 	Skip map[string]string
@@ -44,6 +48,15 @@ type Store struct {
 	// the store holds stays and expires. Default: nil, which means that it cannot be done.
 	Outage func(down bool)
 
+	// Hang makes the store take requests and answer none, on connections that stay open, and answer again. Requests that
+	// were sent meanwhile may be applied or lost. Default: nil, which means that it cannot be done.
+	Hang func(hangs bool)
+
+	// Vanish ends a client that Open returned the way a killed process ends: from then on it sends nothing, and it has
+	// not said good-bye. Its calls may return any error. The suite closes it all the same, when the case is over.
+	// Default: nil, which means that it cannot be done.
+	Vanish func(b driver.Backend)
+
 	// Delete removes the hold of key behind the drivers' backs, as an operator would who looks into the store. Default:
 	// nil, which means that it cannot be done.
 	Delete func(key string)
@@ -53,7 +66,7 @@ const defaultMinTTL = 200 * time.Millisecond
 
 // Run tests a driver: each case is a subtest of t, in the order of docs/conformance.md. A call of the driver that does not return
 // becomes a failure of the case within a minute. In real time, a case that relies on renewals and fails while this machine paused for too long for them
-// is skipped as inconclusive. At the end a line tells how many cases were run and how many were skipped.
+// is skipped as inconclusive. The last line tells which optional interfaces were proven and what was skipped.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.New == nil {
@@ -62,15 +75,15 @@ func Run(t *testing.T, h Harness) {
 	for _, id := range unknown(h.Skip) {
 		t.Errorf("dlocktest: Harness.Skip has %q, and there is no such case", id)
 	}
-	var run, skipped atomic.Int32
-	t.Cleanup(func() { t.Logf("dlocktest: %d run, %d skipped", run.Load(), skipped.Load()) })
+	var sum summary
+	t.Cleanup(func() { t.Log(sum.String()) })
 	for i := range cases {
 		t.Run(cases[i].id, func(t *testing.T) {
-			if why := h.run(t, &cases[i]); why != "" {
-				skipped.Add(1)
+			why, failed := "", true // until it has returned
+			defer func() { sum.add(&cases[i], why, failed) }()
+			if why, failed = h.run(t, &cases[i]); why != "" {
 				t.Skip(why)
 			}
-			run.Add(1)
 		})
 	}
 }
@@ -87,12 +100,12 @@ func unknown(skip map[string]string) []string {
 	return ids
 }
 
-// run runs one case, or says why not.
-func (h Harness) run(t *testing.T, c *testCase) (skip string) {
+// run runs one case, or says why not, and reports whether it failed.
+func (h Harness) run(t *testing.T, c *testCase) (skip string, failed bool) {
 	if why, ok := h.Skip[c.id]; ok {
-		return "the harness says: " + why
+		return "the harness says: " + why, false
 	}
-	pace := pace{ttl: h.MinTTL, limit: caseLimit}
+	pace := pace{ttl: h.MinTTL, limit: caseLimit, pushed: h.Pushed}
 	if pace.ttl == 0 {
 		pace.ttl = defaultMinTTL
 	}
@@ -106,6 +119,6 @@ func (h Harness) run(t *testing.T, c *testCase) (skip string) {
 		panic("dlocktest: case " + c.id + " hangs")
 	}).Stop()
 	pace.limit += 200 * pace.ttl
-	h.Around(t, func(t *testing.T) { skip = runCase(t, c, h.New(t), pace) })
-	return skip
+	h.Around(t, func(t *testing.T) { skip, failed = runCase(t, c, h.New(t), pace) })
+	return skip, failed
 }

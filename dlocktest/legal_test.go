@@ -22,6 +22,9 @@ var legal = []struct {
 	{"prompt", oddities{hang: true, prompt: true}, 0},
 	{"runs of fences", oddities{runs: 16}, 0},
 	{"nothing optional", oddities{optional: true}, 0},
+	{"busy", oddities{busy: 100 * time.Millisecond}, 0},
+	{"busy, one call at a time", oddities{busy: 100 * time.Millisecond, serial: true}, 2 * time.Second},
+	{"busy, and poor", oddities{busy: 100 * time.Millisecond, serial: true, optional: true}, 2 * time.Second},
 	{"all of it", oddities{latency: 200 * time.Millisecond, late: time.Second, seconds: true, noWait: true, noFence: true, hang: true}, 4 * time.Second},
 }
 

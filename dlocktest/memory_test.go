@@ -22,17 +22,20 @@ func memoryStore(t testing.TB) Store {
 	var mu sync.Mutex
 	var down error
 	var clients []*faulty
+	var hung switchable
 	return Store{
 		Driver: "memory", DSN: dsn,
 		Open: func(t testing.TB) driver.Backend {
 			b := newFaulty(openMemory(t, dsn))
+			client := &silent{faulty: b, hung: &hung}
 			mu.Lock()
 			defer mu.Unlock()
 			if clients = append(clients, b); down != nil {
 				b.fail(down)
 			}
-			return b
+			return client
 		},
+		Hang: hung.set,
 		Outage: func(isDown bool) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -52,7 +55,7 @@ func memoryStore(t testing.TB) Store {
 }
 
 func TestMemory(t *testing.T) {
-	Run(t, Harness{New: func(t *testing.T) Store { return memoryStore(t) }, Around: synctest.Test})
+	Run(t, Harness{New: func(t *testing.T) Store { return memoryStore(t) }, Around: synctest.Test, Pushed: true})
 }
 
 func TestMemoryInRealTime(t *testing.T) {
@@ -66,5 +69,6 @@ func TestMemoryInRealTime(t *testing.T) {
 			return memoryStore(t)
 		},
 		MinTTL: 60 * time.Millisecond,
+		Pushed: true,
 	})
 }

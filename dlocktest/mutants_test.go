@@ -18,6 +18,8 @@ type mutant struct {
 	bug string   // as the toy store knows it
 	by  []string // ids of cases, each of which must fail
 	odd oddities // what else the store is like
+
+	realTime bool // virtual time does not show it
 }
 
 var mutants = []mutant{
@@ -28,6 +30,9 @@ var mutants = []mutant{
 	{bug: "release-does-nothing", by: []string{"excl-handover", "lock-leases-queue", "unlock-cancelled", "lock-close-releases"}},
 	{bug: "expired-hold-is-free-for-all", by: []string{"excl-after-expiry"}},
 	{bug: "key-hashed-to-few", by: []string{"excl-many-keys"}},
+	{bug: "breaks-from-the-7th-client", by: []string{"excl-many-clients", "wait-fifo"}},
+	{bug: "takeover-checks-then-acts", by: []string{"excl-expiry-race"}},
+	{bug: "takeover-ignores-a-renewal", by: []string{"excl-expiry-race"}},
 
 	{bug: "release-by-any-token", by: []string{"token-release-wrong"}},
 	{bug: "renewal-by-any-token", by: []string{"token-renew-wrong", "loss-taken"}},
@@ -45,6 +50,10 @@ var mutants = []mutant{
 	{bug: "same-token-shortens", by: []string{"token-again-never-shortens"}},
 	{bug: "same-token-gets-another-fence", by: []string{"token-again-fence"}},
 	{bug: "refused-attempt-refreshes", by: []string{"token-refused-changes-nothing"}},
+	{bug: "release-unchecked-near-the-end", by: []string{"token-last-moments"}},
+	{bug: "late-release-unchecked", by: []string{"token-last-moments"}},
+	{bug: "release-of-the-expired-is-nil", by: []string{"token-release-expired"}},
+	{bug: "same-token-gets-another-fence-after-a-renewal", by: []string{"token-again-fence"}},
 	{bug: "release-always-nil", by: []string{"token-release-once", "loss-unlock"}},
 
 	{bug: "ttl-ignored", by: []string{"ttl-expires", "lease-runs-out"}},
@@ -55,6 +64,7 @@ var mutants = []mutant{
 	{bug: "ttl-overflows", by: []string{"ttl-long"}},
 	{bug: "start-at-the-reply", by: []string{"ttl-start", "lease-deadline"}},
 	{bug: "start-in-the-future", by: []string{"ttl-start"}},
+	{bug: "start-by-the-wall-clock", by: []string{"ttl-start-monotonic"}, realTime: true},
 	{bug: "grant-ttl-doubled", by: []string{"lease-deadline"}},
 
 	{bug: "renewal-does-nothing", by: []string{"renew-keeps", "lease-renewed"}},
@@ -71,6 +81,9 @@ var mutants = []mutant{
 	{bug: "batch-goes-by-the-first-ttl", by: []string{"batch-renews"}},
 	{bug: "batch-does-nothing", by: []string{"batch-renews", "lease-many-renewed"}},
 	{bug: "batch-ends-at-100", by: []string{"batch-large"}},
+	{bug: "batch-chunks-come-as-they-will", by: []string{"batch-large"}},
+	{bug: "batch-chunk-fails-as-a-whole", by: []string{"batch-large"}},
+	{bug: "batch-shortens", by: []string{"batch-never-shortens"}},
 	{bug: "batch-answers-nothing-with-one", by: []string{"batch-empty"}},
 
 	{bug: "fence-repeats", by: []string{"fence-rises", "lease-fence"}},
@@ -80,6 +93,8 @@ var mutants = []mutant{
 	{bug: "fence-reset-on-break", by: []string{"fence-rises-break"}},
 	{bug: "fence-reset-on-delete", by: []string{"fence-rises-delete"}},
 	{bug: "fence-reset-on-close", by: []string{"fence-rises-reopen"}},
+	{bug: "token-remembers-its-fence", by: []string{"fence-rises-token"}},
+	{bug: "fence-forgotten-after-5s", by: []string{"fence-rises-idle"}},
 	{bug: "fence-changes-on-renewal", by: []string{"fence-same"}},
 	{bug: "fence-taken-by-losers", by: []string{"fence-same"}},
 	{bug: "fence-taken-before-the-lock", by: []string{"fence-contended"}},
@@ -104,11 +119,27 @@ var mutants = []mutant{
 	{bug: "wait-start-at-the-call", by: []string{"wait-start"}},
 	{bug: "wait-start-at-the-reply", by: []string{"wait-start", "lease-deadline-wait"}},
 	{bug: "vanished-stays-queued", by: []string{"wait-vanished"}},
+	{bug: "no-liveness-of-waiters", by: []string{"wait-vanished-silently"}},
+	{bug: "release-of-a-waiter-pops-the-head", by: []string{"wait-release-middle"}},
+	{bug: "renewal-of-a-waiter", by: []string{"wait-renew"}},
+	{bug: "acquire-overtakes-at-expiry", by: []string{"wait-no-overtaking-expiry"}},
+	{bug: "acquire-overtakes-after-a-delete", by: []string{"wait-no-overtaking-delete"}},
+	{bug: "wake-up-lost-while-queuing", by: []string{"wait-release-race"}},
+	{bug: "waits-use-up-a-pool", by: []string{"wait-dozens"}},
+	{bug: "queue-is-full-at-10", by: []string{"wait-dozens", "wait-fifo"}},
+	{bug: "goroutine-per-wait", by: []string{"wait-no-leak"}},
+	{bug: "push-is-a-heartbeat", by: []string{"wait-pushed"}},
 	{bug: "one-wait-at-a-time", by: []string{"wait-many-keys"}},
 
 	{bug: "context-error-is-held", by: []string{"ctx-done"}},
 	{bug: "context-error-is-not-owner", by: []string{"ctx-done"}},
 	{bug: "context-ignored-in-an-outage", by: []string{"ctx-in-flight"}},
+	{bug: "timeout-in-flight-is-held", by: []string{"ctx-in-flight", "hang-in-flight"}, odd: oddities{hang: true}},
+	{bug: "timeout-in-flight-is-not-owner", by: []string{"ctx-in-flight", "hang-in-flight"}, odd: oddities{hang: true}},
+	{bug: "batch-ignores-its-context-in-an-outage", by: []string{"ctx-in-flight", "hang-in-flight"}, odd: oddities{hang: true}},
+	{bug: "wait-ignores-its-context-in-an-outage", by: []string{"ctx-in-flight", "hang-in-flight"}, odd: oddities{hang: true}},
+	{bug: "wait-has-no-limit", by: []string{"hang-wait"}},
+	{bug: "client-stuck-after-a-hang", by: []string{"hang-ends"}},
 	{bug: "prompt-but-slow", by: []string{"ctx-prompt"}},
 	{bug: "hold-ends-with-its-context", by: []string{"ctx-after", "lease-context"}},
 	{bug: "acquire-blocks", by: []string{"ctx-acquire-returns", "trylock-never-waits"}},
@@ -129,6 +160,10 @@ var mutants = []mutant{
 	{bug: "key-has-a-companion", by: []string{"key-companions"}},
 	{bug: "key-cut-at-255-bytes", by: []string{"key-long"}},
 	{bug: "key-cut-at-1000-bytes", by: []string{"key-long", "lock-hostile-keys"}},
+	{bug: "key-cut-at-1100-bytes", by: []string{"key-long"}},
+	{bug: "key-loses-astral-characters", by: []string{"key-emoji"}},
+	{bug: "key-read-as-a-number", by: []string{"key-numbers"}},
+	{bug: "key-hashed-to-16-bits", by: []string{"key-thousands"}},
 
 	{bug: "outage-is-held", by: []string{"outage-not-held", "trylock-unknown"}},
 	{bug: "outage-is-not-owner", by: []string{"outage-not-owner", "loss-not-by-one-failure"}},
@@ -138,6 +173,7 @@ var mutants = []mutant{
 	{bug: "outage-is-not-owner-for-batches", by: []string{"outage-batch"}},
 	{bug: "client-broken-by-an-outage", by: []string{"outage-ends"}},
 	{bug: "error-shows-a-token", by: []string{"error-no-token"}},
+	{bug: "wait-error-shows-a-token", by: []string{"error-no-token"}},
 
 	{bug: "inspect-shows-the-first-ttl", by: []string{"inspect-holder"}},
 	{bug: "inspect-shows-another-fence", by: []string{"inspect-holder"}},
@@ -145,6 +181,7 @@ var mutants = []mutant{
 	{bug: "inspect-shows-the-expired", by: []string{"inspect-expired"}},
 	{bug: "inspect-shows-the-queue-backwards", by: []string{"inspect-waiters"}},
 	{bug: "inspect-shows-the-token", by: []string{"inspect-no-token"}},
+	{bug: "inspect-shows-the-tokens-of-waiters", by: []string{"inspect-no-token"}},
 	{bug: "list-ignores-the-prefix", by: []string{"list-prefix"}},
 	{bug: "list-takes-patterns", by: []string{"list-prefix"}},
 	{bug: "list-is-one-page", by: []string{"list-many"}},
@@ -198,11 +235,15 @@ func (r *recorder) why() string {
 	return why[:min(len(why), 120)]
 }
 
-// attack runs c on a mutant in virtual time.
+// attack runs c on a mutant.
 func (m mutant) attack(t *testing.T, c *testCase) (rec *recorder, skip string) {
-	synctest.Test(t, func(t *testing.T) {
+	around := synctest.Test
+	if m.realTime {
+		around = func(t *testing.T, f func(t *testing.T)) { f(t) }
+	}
+	around(t, func(t *testing.T) {
 		rec = &recorder{TB: t}
-		skip = runCase(rec, c, newToy(m.bug, m.odd).store(rec), pace{ttl: defaultMinTTL, limit: 2 * caseLimit})
+		skip, _ = runCase(rec, c, newToy(m.bug, m.odd).store(rec), pace{ttl: defaultMinTTL, limit: 2 * caseLimit, pushed: true})
 	})
 	return rec, skip
 }

@@ -2,6 +2,7 @@ package dlocktest
 
 import (
 	"errors"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -11,7 +12,10 @@ type need string
 
 const (
 	needOutage  need = "Store.Outage"
+	needHang    need = "Store.Hang"
+	needVanish  need = "Store.Vanish"
 	needDelete  need = "Store.Delete"
+	needClock   need = "monotonic clock, because its time is virtual"
 	needDSN     need = "Store.Driver"
 	needFence   need = "fences"
 	needWaiter  need = "driver.Waiter"
@@ -33,6 +37,13 @@ func (t *caseT) missing(needs []need) string {
 		switch n {
 		case needOutage:
 			has = t.store.Outage != nil
+		case needHang:
+			has = t.store.Hang != nil
+		case needVanish:
+			has = t.store.Vanish != nil
+		case needClock:
+			now := time.Now()
+			has = now != now.Round(0) // which strips the reading
 		case needDelete:
 			has = t.store.Delete != nil
 		case needDSN:
@@ -63,7 +74,7 @@ func (t *caseT) supports(b driver.Backend, n need) bool {
 		return h.grant.Fence != 0
 	case needWaiter:
 		if w, ok := b.(driver.Waiter); ok {
-			if _, err = w.Wait(ctx, c); err == nil {
+			if _, err = t.waitIn(ctx, w, c); err == nil {
 				t.release(b, c)
 			}
 		}

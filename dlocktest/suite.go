@@ -20,8 +20,9 @@ type testCase struct {
 
 // cases is the suite, in the order in which it is run.
 var cases = slices.Concat(
-	exclusionCases, tokenCases, ttlCases, renewCases, batchCases, fenceCases, waitCases, contextCases, keyCases,
-	outageCases, inspectCases, closeCases, healthCases, dsnCases,
+	exclusionCases, expiryCases, tokenCases, ttlCases, renewCases, batchCases, fenceCases,
+	waitCases, waitLeaveCases, waitLoadCases, contextCases, keyCases,
+	outageCases, hangCases, inspectCases, closeCases, healthCases, dsnCases,
 	lockCases, lockWaitCases, leaseCases, lossCases, lockCloseCases,
 )
 
@@ -35,15 +36,17 @@ type pace struct {
 	ttl   time.Duration // the shortest TTL that it handles well
 	limit time.Duration // for one case
 	real  bool          // time passes by itself, and while this machine does something else
+
+	pushed bool // it tells a waiter at once
 }
 
-// runCase runs c on s, or says why not. The case runs on a goroutine of its own, so that one that hangs can be reported.
-func runCase(tb testing.TB, c *testCase, s Store, p pace) (skip string) {
+// runCase runs c on s, or says why not, and reports whether it failed. The case runs on a goroutine of its own, so that one that hangs can be reported.
+func runCase(tb testing.TB, c *testCase, s Store, p pace) (skip string, failed bool) {
 	tb.Helper()
 	if s.Open == nil {
 		tb.Fatalf("dlocktest: Store.Open is nil")
 	}
-	t := &caseT{tb: tb, c: c, store: s, ttl: p.ttl}
+	t := &caseT{tb: tb, c: c, store: s, ttl: p.ttl, pushed: p.pushed, real: p.real}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	if p.real {
 		t.started.Go(t.watchPauses)
@@ -58,15 +61,19 @@ func runCase(tb testing.TB, c *testCase, s Store, p pace) (skip string) {
 		}
 		c.run(t)
 	}()
-	if !waitFor(done, p.limit) {
+	ended := waitFor(done, p.limit)
+	for extra := t.extraTime(); !ended && extra > 0; extra = t.extraTime() {
+		ended = waitFor(done, extra)
+	}
+	if !ended {
 		t.Errorf("the case has not ended after %v:\n%s", p.limit, stacks())
 	}
 	t.end(done)
 	select {
 	case skip = <-lacks:
-		return skip
+		return skip, t.failed
 	default:
-		return t.excuse
+		return t.excuse, t.failed
 	}
 }
 

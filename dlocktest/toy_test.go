@@ -3,10 +3,13 @@ package dlocktest
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,11 +29,20 @@ type toy struct {
 	down    bool
 	changed chan struct{} // closed, and made anew, whenever somebody who waits might want to look
 	numbers map[string]uint64
+
+	hung   bool                 // requests are not answered
+	ended  map[string]bool      // tokens whose hold expired
+	given  map[string]uint64    // the fence, by token
+	times  map[string]time.Time // of the last grant, by key
+	busy   atomic.Int32         // requests under way
+	server chan struct{}        // whose turn it is, if it is one at a time
 }
 
 // oddities are what a store may be like.
 type oddities struct {
 	latency  time.Duration // of every call
+	busy     time.Duration // of every call that is not alone
+	serial   bool          // calls are served one after the other
 	late     time.Duration // how long after it an expiry is noticed
 	seconds  bool          // TTLs are rounded up to whole seconds
 	noWait   bool          // Wait is not supported
@@ -52,6 +64,7 @@ type toyLock struct {
 	ttl     time.Duration
 	renewed bool
 	given   bool // from the queue, and not fetched by its Wait yet
+	deleted bool // from outside, and nobody has noticed
 	queue   []*toyWaiter
 }
 
@@ -69,6 +82,9 @@ type toyClient struct {
 	broken  bool
 	renewed map[string]driver.Grant
 	turn    chan struct{}
+	pool    chan struct{}        // of connections
+	began   map[string]time.Time // when a hold is nearly over, by token
+	gone    time.Time            // when it vanished
 }
 
 var (
@@ -80,6 +96,7 @@ func newToy(bug string, odd oddities) *toy {
 	return &toy{
 		bug: bug, odd: odd, locks: map[string]*toyLock{}, fences: map[string]uint64{}, past: map[string]bool{},
 		changed: make(chan struct{}), numbers: map[string]uint64{},
+		ended: map[string]bool{}, given: map[string]uint64{}, times: map[string]time.Time{}, server: make(chan struct{}, 1),
 	}
 }
 
@@ -91,6 +108,7 @@ func (s *toy) client() *toyClient {
 	s.numbers["clients"]++
 	return &toyClient{
 		s: s, n: int(s.numbers["clients"]), done: make(chan struct{}), renewed: map[string]driver.Grant{}, turn: make(chan struct{}, 1),
+		pool: make(chan struct{}, 10), began: map[string]time.Time{},
 	}
 }
 
@@ -113,10 +131,27 @@ func (s *toy) store(t testing.TB) Store {
 			s.down = down
 			s.signal()
 		},
+		Hang: func(hangs bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.hung = hangs
+			s.signal()
+		},
+		Vanish: func(b driver.Backend) {
+			if wrapped, ok := b.(bare); ok {
+				b = wrapped.Backend
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			b.(*toyClient).gone = time.Now()
+			s.signal()
+		},
 		Delete: func(key string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if l := s.find(key, time.Now()); l != nil {
+			if l := s.find(key, time.Now()); l != nil && s.has("acquire-overtakes-after-a-delete") {
+				l.expires, l.deleted = time.Now(), true
+			} else if l != nil {
 				s.pass(l, time.Now())
 			}
 			if s.has("fence-reset-on-delete") {
@@ -136,6 +171,7 @@ func (s *toy) signal() {
 func (s *toy) find(name string, now time.Time) *toyLock {
 	l := s.locks[name]
 	for l != nil && s.expired(l, now) {
+		s.ended[l.claim.Token] = true
 		s.past[l.claim.Token] = s.past[l.claim.Token] || s.has("expired-token-still-releases")
 		if s.has("fence-reset-on-expiry") {
 			delete(s.fences, name)
@@ -159,6 +195,11 @@ func (s *toy) expired(l *toyLock, now time.Time) bool {
 func (s *toy) pass(l *toyLock, at time.Time) *toyLock {
 	if !s.has("wake-up-lost") {
 		defer s.signal()
+	}
+	if l.deleted = false; !s.has("no-liveness-of-waiters") {
+		l.queue = slices.DeleteFunc(l.queue, func(w *toyWaiter) bool {
+			return !w.client.gone.IsZero() && at.Sub(w.client.gone) >= w.claim.TTL
+		})
 	}
 	if len(l.queue) == 0 {
 		delete(s.locks, l.name)
@@ -203,8 +244,9 @@ func (s *toy) ttl(d time.Duration) time.Duration {
 
 func (s *toy) nextFence(name string, c *toyClient, claim driver.Claim) uint64 {
 	const base = 1000
-	n := s.fences[name]
-	if n == 0 {
+	n, last := s.fences[name], s.times[name]
+	s.times[name] = time.Now()
+	if n == 0 || s.has("fence-forgotten-after-5s") && time.Since(last) > 5*time.Second {
 		n = base
 	}
 	n += uint64(max(1, s.odd.runs))
@@ -224,6 +266,11 @@ func (s *toy) nextFence(name string, c *toyClient, claim driver.Claim) uint64 {
 		return uint64(float64(1<<53 + n))
 	case s.has("fence-runs-overlap"):
 		n -= uint64(s.odd.runs - 1)
+	case s.has("token-remembers-its-fence"):
+		if s.given[claim.Token] == 0 {
+			s.given[claim.Token], s.fences[name] = n, n
+		}
+		return s.given[claim.Token]
 	case s.has("fence-taken-before-the-lock"):
 		return s.numbers[claim.Token]
 	}
@@ -261,7 +308,20 @@ var folds = map[string]func(string) string{
 	"key-loses-its-prefix":  func(k string) string { return k[strings.LastIndexByte(k, ':')+1:] },
 	"key-loses-its-suffix":  func(k string) string { return strings.TrimSuffix(k, ".lock") },
 	"key-cut-at-255-bytes":  func(k string) string { return k[:min(len(k), 255)] },
+	"key-cut-at-1100-bytes": func(k string) string { return k[:min(len(k), 1100)] },
+	"key-loses-astral-characters": func(k string) string {
+		return strings.Map(func(r rune) rune { return map[bool]rune{true: '?', false: r}[r > 0xffff] }, k)
+	},
+	"key-read-as-a-number":  asNumber,
+	"key-hashed-to-16-bits": func(k string) string { h := fnv.New32a(); h.Write([]byte(k)); return fmt.Sprint(h.Sum32() & 0xffff) },
 	"key-cut-at-1000-bytes": func(k string) string { return k[:min(len(k), 1000)] },
+}
+
+func asNumber(k string) string {
+	if n, err := strconv.ParseInt(k, 10, 64); err == nil {
+		return fmt.Sprint(n)
+	}
+	return k
 }
 
 func hashTag(k string) string {

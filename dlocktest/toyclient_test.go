@@ -28,7 +28,7 @@ func nap(ctx context.Context, d time.Duration) error {
 // enter begins a call. If there is no error, the store is locked.
 func (c *toyClient) enter(ctx context.Context, op string, claim driver.Claim) error {
 	s := c.s
-	if err := nap(ctx, s.odd.latency/2); err != nil {
+	if err := c.travel(ctx, op); err != nil {
 		return c.failure(op, claim, err)
 	}
 	s.mu.Lock()
@@ -36,6 +36,13 @@ func (c *toyClient) enter(ctx context.Context, op string, claim driver.Claim) er
 	switch {
 	case c.closed && !s.has("close-does-nothing"):
 		err = errToyClosed
+	case !c.gone.IsZero():
+		err = errToyDown
+	case s.hung:
+		c.broken = s.has("client-stuck-after-a-hang")
+		changed := s.changed
+		s.mu.Unlock()
+		return c.silence(ctx, op, claim, changed)
 	case s.down && c.survives(op):
 	case s.down:
 		c.broken = s.has("client-broken-by-an-outage")
@@ -76,11 +83,7 @@ func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, c
 		case <-changed:
 		}
 	case s.odd.hang:
-		select {
-		case <-ctx.Done():
-		case <-c.done:
-		case <-changed: // the end of the outage
-		}
+		c.wait(ctx, op, changed)
 	}
 	switch {
 	case op == "acquire" && s.has("outage-is-held"), op == "wait" && s.has("outage-is-held-for-wait"):
@@ -89,6 +92,8 @@ func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, c
 		return driver.ErrNotOwner
 	case s.has("outage-is-permanent"):
 		return driver.Permanent(errToyDown)
+	case ctx.Err() != nil:
+		return c.timeout(ctx, op, claim)
 	}
 	return c.failure(op, claim, errToyDown)
 }
@@ -96,7 +101,7 @@ func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, c
 // failure is err as the driver returns it.
 func (c *toyClient) failure(op string, claim driver.Claim, err error) error {
 	switch {
-	case c.s.has("error-shows-a-token"):
+	case c.s.has("error-shows-a-token"), c.s.has("wait-error-shows-a-token") && op == "wait":
 		return fmt.Errorf("toy: %s by %s: %w", op, claim.Token, err)
 	case c.s.has("context-error-is-held") && op == "acquire" && !errors.Is(err, errToyClosed):
 		return driver.ErrHeld
@@ -129,6 +134,8 @@ func (c *toyClient) grant(l *toyLock, asked time.Duration, start time.Time) driv
 		g.TTL = 2 * asked
 	case s.has("ttl-floored-in-silence"), s.has("ttl-halved"):
 		g.TTL = asked
+	case s.has("start-by-the-wall-clock"):
+		g.Start = start.Round(0)
 	case s.has("start-at-the-reply") && asked < time.Minute: // some replies are slower than others
 		s.step(50 * time.Millisecond)
 		g.Start = time.Now()
@@ -180,7 +187,7 @@ func (c *toyClient) take(ctx context.Context, claim driver.Claim) (driver.Grant,
 	if l := s.locks[name]; s.has("expired-hold-is-free-for-all") && l != nil && s.expired(l, now) {
 		return driver.Grant{Fence: l.fence + 1}, nil
 	}
-	l := s.find(name, now)
+	l := c.findToTake(ctx, name, now)
 	if s.has("acquire-checks-then-acts") {
 		s.step(3 * time.Millisecond)
 	}
@@ -205,6 +212,7 @@ func (c *toyClient) take(ctx context.Context, claim driver.Claim) (driver.Grant,
 		return driver.Grant{}, c.refused(l, now)
 	}
 	l.given = false
+	c.began[claim.Token] = now.Add(claim.TTL * 19 / 20)
 	if s.has("hold-ends-with-its-context") {
 		context.AfterFunc(ctx, func() { _ = c.Release(context.Background(), claim) })
 	}
@@ -218,7 +226,7 @@ func (c *toyClient) takeAgain(l *toyLock, claim driver.Claim, now time.Time) {
 	if end.After(l.expires) && !s.has("same-token-keeps-its-ttl") || s.has("same-token-shortens") {
 		l.ttl, l.expires = end.Sub(now), end
 	}
-	if s.has("same-token-gets-another-fence") {
+	if s.has("same-token-gets-another-fence") || s.has("same-token-gets-another-fence-after-a-renewal") && l.renewed {
 		l.fence = s.nextFence(l.name, c, claim)
 	}
 }
@@ -260,7 +268,10 @@ func (c *toyClient) extend(claim driver.Claim, now time.Time) (driver.Grant, err
 	if !s.has("renewal-revives-the-expired") {
 		l = s.find(name, now)
 	}
-	mine := s.owns(l, claim.Token)
+	mine := s.owns(l, claim.Token) || s.has("renewal-of-a-waiter") && l != nil && l.place(claim.Token) >= 0
+	if s.has("takeover-ignores-a-renewal") && mine {
+		s.step(2 * time.Millisecond) // until it is committed
+	}
 	if s.has("renew-checks-then-acts") {
 		s.step(3 * time.Millisecond)
 		l = s.find(name, time.Now())
@@ -334,6 +345,12 @@ func (c *toyClient) remove(claim driver.Claim, now time.Time) error {
 	switch {
 	case l != nil && s.has("release-by-any-token"), l != nil && s.past[claim.Token]:
 		mine = true
+	case l != nil && s.has("release-unchecked-near-the-end") && l.expires.Sub(now) < l.ttl/20:
+		mine = true
+	case l != nil && s.has("late-release-unchecked") && !c.began[claim.Token].IsZero() && now.After(c.began[claim.Token]):
+		mine = true
+	case l == nil && s.has("release-of-the-expired-is-nil") && s.ended[claim.Token]:
+		return nil
 	case mine && l.given && s.has("given-cannot-be-released"):
 		return driver.ErrNotOwner
 	case mine && s.has("release-does-nothing"):
@@ -348,7 +365,10 @@ func (c *toyClient) remove(claim driver.Claim, now time.Time) error {
 		if s.has("release-leaves-the-queue-in-words-only") {
 			return nil
 		}
-		if i := slices.IndexFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == claim.Token }); i >= 0 {
+		if i := l.place(claim.Token); i >= 0 {
+			if s.has("release-of-a-waiter-pops-the-head") {
+				i = 0
+			}
 			l.queue = slices.Delete(l.queue, i, i+1)
 			return nil
 		}

@@ -42,10 +42,23 @@ func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant,
 			return driver.Grant{}, errToyClosed
 		}
 	}
+	if s.has("waits-use-up-a-pool") {
+		select {
+		case c.pool <- struct{}{}:
+			defer func() { <-c.pool }()
+		case <-ctx.Done():
+			return driver.Grant{}, ctx.Err()
+		case <-c.done:
+			return driver.Grant{}, errToyClosed
+		}
+	}
+	if s.has("goroutine-per-wait") {
+		go func() { <-c.done }()
+	}
 	if err := c.enter(ctx, "wait", claim); err != nil {
 		return driver.Grant{}, err
 	}
-	g, err := c.take(ctx, claim)
+	g, err := c.take(context.WithValue(ctx, toyWaits{}, true), claim)
 	if s.has("queued-is-said-too-soon") {
 		driver.Queued(ctx)
 	}
@@ -70,6 +83,15 @@ func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant,
 // waitInLine puts claim into the queue and waits. The store is locked, but not while it waits.
 func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
 	s, name := c.s, c.s.name(c, claim.Key)
+	if s.has("wake-up-lost-while-queuing") {
+		s.step(200 * time.Microsecond)
+		if s.locks[name] == nil {
+			return driver.Grant{}, c.sleepOn(ctx)
+		}
+	}
+	if l := s.locks[name]; l != nil && s.has("queue-is-full-at-10") && len(l.queue) >= 10 {
+		return driver.Grant{}, driver.ErrHeld
+	}
 	if s.locks[name] == nil {
 		return driver.Grant{}, errToyDown // refused although it is free: one of the bugs
 	}
@@ -82,8 +104,8 @@ func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.
 		case ctx.Err() != nil && s.has("cancelled-wait-says-held"):
 			return driver.Grant{}, driver.ErrHeld
 		case ctx.Err() != nil && !s.has("wait-ignores-its-context"):
-			return driver.Grant{}, ctx.Err()
-		case s.down, s.numbers["ended"] > 0:
+			return driver.Grant{}, c.failure("wait", claim, ctx.Err())
+		case s.down, s.numbers["ended"] > 0, !c.gone.IsZero():
 			return driver.Grant{}, errToyDown
 		case l != nil && l.claim.Token == claim.Token:
 			if s.has("acquire-overtakes") {
@@ -97,7 +119,7 @@ func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.
 			}
 			l.given = false
 			return c.grant(l, claim.TTL, l.since), nil
-		case l == nil || !slices.ContainsFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == claim.Token }):
+		case l == nil || l.place(claim.Token) < 0:
 			return driver.Grant{}, errors.New("toy: the claim is no longer in the queue")
 		}
 		c.block(ctx, l)
@@ -106,7 +128,7 @@ func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.
 
 func (c *toyClient) enqueue(l *toyLock, claim driver.Claim) {
 	s := c.s
-	i := slices.IndexFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == claim.Token })
+	i := l.place(claim.Token)
 	if i >= 0 && s.has("second-wait-goes-to-the-back") {
 		l.queue = slices.Delete(l.queue, i, i+1)
 		i = -1
@@ -120,6 +142,12 @@ func (c *toyClient) enqueue(l *toyLock, claim driver.Claim) {
 func (c *toyClient) block(ctx context.Context, l *toyLock) {
 	s := c.s
 	changed, left := s.changed, time.Until(l.expires.Add(s.odd.late))
+	switch {
+	case s.has("acquire-overtakes-at-expiry"), s.has("acquire-overtakes-after-a-delete"):
+		left = max(left, 0) + 20*time.Millisecond
+	case s.has("push-is-a-heartbeat"):
+		changed, left = nil, 50*time.Millisecond
+	}
 	if s.has("expiry-unnoticed-by-waiters") || s.has("ttl-ignored") || s.has("client-renews-by-itself") {
 		left = 24 * time.Hour
 	}
@@ -159,6 +187,9 @@ func (c *toyClient) RenewBatch(ctx context.Context, claims []driver.Claim) []dri
 		if s.has("batch-goes-by-the-first-ttl") {
 			claim.TTL = claims[0].TTL
 		}
+		if l := s.find(claim.Key, now); s.has("batch-shortens") && s.owns(l, claim.Token) {
+			l.expires = now
+		}
 		if s.has("batch-does-nothing") || s.has("batch-ends-at-100") && i >= 100 {
 			answers[i].Grant, answers[i].Err = c.look(claim, now)
 			continue
@@ -187,6 +218,16 @@ func (c *toyClient) mixed(answers []driver.Renewal) []driver.Renewal {
 		for _, a := range answers {
 			if a.Err != nil {
 				return slices.Repeat([]driver.Renewal{a}, len(answers))
+			}
+		}
+	case s.has("batch-chunks-come-as-they-will"):
+		chunks := slices.Collect(slices.Chunk(answers, 64))
+		slices.Reverse(chunks)
+		return slices.Concat(chunks...)
+	case s.has("batch-chunk-fails-as-a-whole") && len(answers) > 64:
+		for chunk := range slices.Chunk(answers, 64) {
+			if i := slices.IndexFunc(chunk, func(a driver.Renewal) bool { return a.Err != nil }); i >= 0 {
+				copy(chunk, slices.Repeat(chunk[i:i+1], len(chunk)))
 			}
 		}
 	case s.has("batch-answers-nothing-with-one") && len(answers) == 0:
@@ -229,6 +270,10 @@ func (c *toyClient) info(l *toyLock, key string, now time.Time) driver.Info {
 		info.Fence++
 	case s.has("inspect-shows-the-token") && info.Owner == "":
 		info.Owner = l.claim.Token
+	case s.has("inspect-shows-the-tokens-of-waiters"):
+		for i, w := range l.queue {
+			info.Waiters[i] += " " + w.claim.Token
+		}
 	case s.has("inspect-shows-the-queue-backwards"):
 		slices.Reverse(info.Waiters)
 	}

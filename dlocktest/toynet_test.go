@@ -1,0 +1,125 @@
+package dlocktest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// toyRequestLimit is how long a request of Wait goes without an answer.
+const toyRequestLimit = 3 * time.Second
+
+// toyWaits marks the context of a Wait.
+type toyWaits struct{}
+
+func (l *toyLock) place(token string) int {
+	return slices.IndexFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == token })
+}
+
+// travel is the way of a request to the store.
+func (c *toyClient) travel(ctx context.Context, op string) error {
+	s := c.s
+	if s.has("waits-use-up-a-pool") && op != "wait" {
+		select {
+		case c.pool <- struct{}{}:
+			<-c.pool
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return errToyClosed
+		}
+	}
+	if err := nap(ctx, s.odd.latency/2); err != nil || s.odd.busy == 0 {
+		return err
+	}
+	alone := s.busy.Add(1) == 1
+	defer s.busy.Add(-1)
+	if s.odd.serial {
+		select {
+		case s.server <- struct{}{}:
+			defer func() { <-s.server }()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return errToyClosed
+		}
+	} else if alone {
+		return nap(ctx, time.Millisecond)
+	}
+	return nap(ctx, s.odd.busy)
+}
+
+// silence is the end of a call that a store does not answer that hangs. The store is not locked.
+func (c *toyClient) silence(ctx context.Context, op string, claim driver.Claim, changed <-chan struct{}) error {
+	if !c.wait(ctx, op, changed) {
+		return c.failure(op, claim, errToyDown)
+	}
+	return c.timeout(ctx, op, claim)
+}
+
+// wait waits until the store answers again, and reports whether ctx ended before.
+func (c *toyClient) wait(ctx context.Context, op string, changed <-chan struct{}) bool {
+	s, limit, done := c.s, 24*time.Hour, ctx.Done()
+	if op == "wait" && !s.has("wait-has-no-limit") {
+		limit = toyRequestLimit
+	}
+	if op == "wait" && s.has("wait-ignores-its-context-in-an-outage") || op == "batch" && s.has("batch-ignores-its-context-in-an-outage") {
+		limit, done = time.Minute, nil
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+	case <-c.done:
+	case <-changed:
+	}
+	return false
+}
+
+// timeout is the end of a call whose context ended before the store answered.
+func (c *toyClient) timeout(ctx context.Context, op string, claim driver.Claim) error {
+	locks := op == "acquire" || op == "wait"
+	switch {
+	case locks && c.s.has("timeout-in-flight-is-held"):
+		return driver.ErrHeld
+	case !locks && c.s.has("timeout-in-flight-is-not-owner"):
+		return driver.ErrNotOwner
+	}
+	return c.failure(op, claim, ctx.Err())
+}
+
+// findToTake is find for an acquisition.
+func (c *toyClient) findToTake(ctx context.Context, name string, now time.Time) *toyLock {
+	s, l := c.s, c.s.locks[name]
+	expired := l != nil && s.expired(l, now)
+	switch {
+	case l != nil && s.has("breaks-from-the-7th-client") && c.n >= 7:
+		return nil
+	case expired && s.has("takeover-checks-then-acts"):
+		s.step(time.Millisecond)
+		return nil
+	case expired && ctx.Value(toyWaits{}) == nil && (s.has("acquire-overtakes-at-expiry") && !l.deleted ||
+		s.has("acquire-overtakes-after-a-delete") && l.deleted):
+		return nil
+	}
+	return s.find(name, now)
+}
+
+var errToyAsleep = errors.New("toy: nobody woke it")
+
+// sleepOn waits for a message that does not come. The store is locked, but not while it waits.
+func (c *toyClient) sleepOn(ctx context.Context) error {
+	c.s.mu.Unlock()
+	defer c.s.mu.Lock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.done:
+		return errToyAsleep
+	}
+}
