@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -22,30 +23,49 @@ import (
 	"github.com/dlock-go/dlock/internal/redistest"
 )
 
+// databases are those of a server that nobody uses: cases that run at the same time share the server.
+type databases chan int
+
+func newDatabases() databases {
+	free := make(databases, 16)
+	for db := range cap(free) {
+		free <- db
+	}
+	return free
+}
+
 // store is a dlocktest.Store on a server that all cases share; each has a database of its own, emptied before.
-func store(t *testing.T, addr string, flush func()) dlocktest.Store {
-	flush()
-	proxy := faultproxy.New(t, addr)
-	dsn := "redis://" + proxy.Addr + "/0"
-	admin := goredis.NewClient(&goredis.Options{Addr: addr})
+func store(t *testing.T, addr string, free databases) dlocktest.Store {
+	t.Parallel()
+	db := <-free
+	t.Cleanup(func() { free <- db })
+	ways := &ways{addr: addr, clients: map[driver.Backend]*faultproxy.Proxy{}}
+	dsn := func(way *faultproxy.Proxy) string { return fmt.Sprintf("redis://%s/%d", way.Addr, db) }
+	admin := goredis.NewClient(&goredis.Options{Addr: addr, DB: db})
 	t.Cleanup(func() { _ = admin.Close() })
+	if err := admin.FlushDB(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
 	return dlocktest.Store{
-		Driver: "redis", DSN: dsn,
+		Driver: "redis", DSN: dsn(ways.open(t)),
 		Open: func(t testing.TB) driver.Backend {
-			b, err := redisdriver.Driver{}.Open(dsn)
+			way := ways.open(t)
+			b, err := redisdriver.Driver{}.Open(dsn(way))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = b.Close() })
+			ways.mu.Lock()
+			defer ways.mu.Unlock()
+			ways.clients[b] = way
 			return b
 		},
-		Outage: func(down bool) {
-			if down {
-				proxy.Set(faultproxy.Rules{Refuse: true})
-				proxy.CutAll()
-			} else {
-				proxy.Heal()
-			}
+		Outage: func(down bool) { ways.set(faultproxy.Rules{Refuse: down}, down) },
+		Hang:   func(hangs bool) { ways.set(faultproxy.Rules{DropUp: hangs, DropDown: hangs}, !hangs) },
+		Vanish: func(b driver.Backend) {
+			ways.mu.Lock()
+			defer ways.mu.Unlock()
+			ways.clients[b].BlackHole()
 		},
 		Delete: func(key string) {
 			if err := admin.Del(context.Background(), inServer(key)).Err(); err != nil {
@@ -55,14 +75,47 @@ func store(t *testing.T, addr string, flush func()) dlocktest.Store {
 	}
 }
 
+// ways are the clients' ways to a server.
+type ways struct {
+	addr    string
+	mu      sync.Mutex
+	all     []*faultproxy.Proxy
+	rules   faultproxy.Rules
+	clients map[driver.Backend]*faultproxy.Proxy
+}
+
+func (w *ways) open(t testing.TB) *faultproxy.Proxy {
+	p := faultproxy.New(t, w.addr)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.Set(w.rules)
+	w.all = append(w.all, p)
+	return p
+}
+
+// set has the rules hold for everybody, and cuts what is open if it has to.
+func (w *ways) set(rules faultproxy.Rules, cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rules = rules
+	for _, p := range w.all {
+		p.Set(rules)
+	}
+	for _, p := range w.all {
+		if cut {
+			p.CutAll()
+		}
+	}
+}
+
 func TestConformanceOnARealServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
+	free := newDatabases()
 	dlocktest.Run(t, dlocktest.Harness{
 		MinTTL: 300 * time.Millisecond,
-		New: func(t *testing.T) dlocktest.Store {
-			return store(t, server.Addr, func() { _, _ = server.Do("FLUSHALL") })
-		},
+		Pushed: true,
+		New:    func(t *testing.T) dlocktest.Store { return store(t, server.Addr, free) },
 	})
 }
 
@@ -152,6 +205,7 @@ func TestConformanceInVirtualTime(t *testing.T) {
 	dlocktest.Run(t, dlocktest.Harness{
 		Around: synctest.Test,
 		MinTTL: 300 * time.Millisecond,
+		Pushed: true,
 		New:    func(t *testing.T) dlocktest.Store { return virtualStore(t) },
 	})
 }
