@@ -104,15 +104,26 @@ func cancelInFlight(t *caseT, calls []backendCall, limit time.Duration) {
 	t.acquire(b, c)
 	t.outage(true)
 	for _, call := range calls {
-		p := t.start(func(ctx context.Context, p *pending) { p.err = call.make(ctx, b, c) })
-		t.pause(50 * time.Millisecond)
-		p.cancel()
-		began := time.Now()
-		if !t.await(p.done, limit+soon) || time.Since(began) > limit+t.longestPause() {
-			t.Errorf("%s has not returned %v after its context ended", call.op, limit)
-			continue
+		for _, end := range []string{"was cancelled", "timed out"} {
+			p := t.start(func(ctx context.Context, p *pending) {
+				if end == "timed out" {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+					defer cancel()
+				}
+				p.err = call.make(ctx, b, c)
+			})
+			t.pause(50 * time.Millisecond)
+			if end == "was cancelled" {
+				p.cancel()
+			}
+			began := time.Now()
+			if !t.await(p.done, limit+soon) || time.Since(began) > limit+t.longestPause() {
+				t.Errorf("%s has not returned %v after its context ended: it %s", call.op, limit, end)
+				continue
+			}
+			t.trouble(call.op+" that "+end+" in an outage", p.err)
 		}
-		t.trouble(call.op+" that was cancelled in an outage", p.err)
 	}
 }
 

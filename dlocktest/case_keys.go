@@ -15,7 +15,7 @@ var keyCases = []testCase{
 	keyCase("key-utf8", "bytes that are no text", "\xff", "\xfe", "\xc3\x28", "\ufffd", "\xef\xbf", "a\xff", "a\xfe", "\xed\xa0\x80"),
 	keyCase("key-unicode", "texts that look the same", "é", "e\u0301", "É", "ﬁ", "fi", "a\u200b", "a\u00a0", "ａ", "a"),
 	keyCase("key-emoji", "characters beyond the first plane", "🔒", "🔑", "🔒🔒", "😀", "𝒜", "𝒝", "a🔒", "a🔑", "a", "?", "??", "\ufffd", "\U0010ffff", "👩\u200d🔬", "👩🔬"),
-	keyCase("key-numbers", "texts that look like numbers", "1", "01", "001", "1.0", "1.", "+1", "-1", "1e0", "0x1", "１", "0", "00", "-0", "0.0", "true", "t", "null", "NaN",
+	keyCase("key-numbers", "texts that look like numbers", "1", "01", "1.0", "+1", "1e0", "0x1", "１", "0", "00", "-0", "true", "null",
 		"9007199254740992", "9007199254740993", "18446744073709551616", "1_0", "10"),
 	keyCase("key-case", "upper and lower case", "key", "Key", "KEY", "kEY", "ß", "ss", "ı", "i", "I"),
 	keyCase("key-braces", "braces", "a", "{a}", "{a", "a}", "{}a", "{", "}", "{a}b", "{a}{a}", "b", "{b}a"),
@@ -79,11 +79,8 @@ func (t *caseT) isolated(keys []string) {
 		if _, ok := t.try(b, claims[i]); !ok {
 			t.Fatalf("Acquire of %s returned ErrHeld, and everything was released", show(key))
 		}
-		for _, other := range []int{0, i / 2, i - 1} {
-			if other >= 0 && other < i {
-				t.renew(b, claims[other])
-			}
-		}
+		others := []int{0, i / 2, i - 1}
+		t.each(min(i, len(others)), func(n int) { t.renew(b, claims[others[n]]) })
 	}
 }
 

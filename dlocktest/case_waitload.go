@@ -43,7 +43,7 @@ func waitReleaseRace(t *caseT) {
 func waitDozens(t *caseT) {
 	const n = 30
 	a, b := t.open(), t.open()
-	ttl := t.steady() + 2*n*t.roundTrip()
+	ttl := t.steady() + n*t.roundTrip()
 	soon := t.soon() + n*t.roundTrip()
 	mine, first := t.claim("mine", ttl), t.claim("k", ample)
 	t.acquire(a, first)
@@ -52,7 +52,7 @@ func waitDozens(t *caseT) {
 	for range n {
 		queue = append(queue, t.wait(b, t.claim("k", ample)))
 	}
-	for range 6 {
+	for range 4 {
 		t.sleep(ttl / 3)
 		t.renew(b, mine)
 		for _, p := range queue {

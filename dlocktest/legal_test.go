@@ -1,10 +1,15 @@
 package dlocktest
 
 import (
+	"context"
+	"flag"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+var realLegal = flag.Bool("legal.real", false, "run every legal store in real time too, and not only the busy ones")
 
 // legal are stores that are slow, coarse or poor, and keep every rule.
 var legal = []struct {
@@ -26,6 +31,51 @@ var legal = []struct {
 	{"busy, one call at a time", oddities{busy: 100 * time.Millisecond, serial: true}, 2 * time.Second},
 	{"busy, and poor", oddities{busy: 100 * time.Millisecond, serial: true, optional: true}, 2 * time.Second},
 	{"all of it", oddities{latency: 200 * time.Millisecond, late: time.Second, seconds: true, noWait: true, noFence: true, hang: true}, 4 * time.Second},
+}
+
+// TestLegalStoresPassInRealTime runs all cases of a store at once: they sleep most of the time.
+func TestLegalStoresPassInRealTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute of real time")
+	}
+	for _, l := range legal {
+		if l.odd.busy == 0 && !*realLegal {
+			continue
+		}
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			p := pace{ttl: l.minTTL, limit: caseLimit, real: true}
+			if p.ttl == 0 {
+				p.ttl = defaultMinTTL
+			}
+			var wg sync.WaitGroup
+			for i := range cases {
+				wg.Go(func() { passes(t, &cases[i], l.odd, p) })
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// passes asserts that c passes, and asks again where this machine stood still meanwhile.
+func passes(t *testing.T, c *testCase, odd oddities, p pace) {
+	for try := 1; ; try++ {
+		watch := &caseT{}
+		watch.ctx, watch.cancel = context.WithCancel(t.Context())
+		go watch.watchPauses()
+		rec := &recorder{TB: t}
+		runCase(rec, c, newToy("", odd).store(rec), p)
+		paused := watch.longestPause()
+		watch.cancel()
+		switch {
+		case len(rec.failures) == 0:
+			return
+		case paused < 200*time.Millisecond || try == 3:
+			t.Errorf("%d failures in try %d, and this machine paused for %v; the first is: %s", len(rec.failures), try, paused, rec.failures[0])
+			return
+		}
+		t.Logf("%s is asked again: this machine paused for %v", c.id, paused)
+	}
 }
 
 func TestLegalStoresPass(t *testing.T) {

@@ -212,7 +212,7 @@ func (c *toyClient) take(ctx context.Context, claim driver.Claim) (driver.Grant,
 		return driver.Grant{}, c.refused(l, now)
 	}
 	l.given = false
-	c.began[claim.Token] = now.Add(claim.TTL * 19 / 20)
+	c.ends[claim.Token] = [2]time.Time{now.Add(claim.TTL * 19 / 20), now.Add(claim.TTL)}
 	if s.has("hold-ends-with-its-context") {
 		context.AfterFunc(ctx, func() { _ = c.Release(context.Background(), claim) })
 	}
@@ -347,7 +347,7 @@ func (c *toyClient) remove(claim driver.Claim, now time.Time) error {
 		mine = true
 	case l != nil && s.has("release-unchecked-near-the-end") && l.expires.Sub(now) < l.ttl/20:
 		mine = true
-	case l != nil && s.has("late-release-unchecked") && !c.began[claim.Token].IsZero() && now.After(c.began[claim.Token]):
+	case l != nil && s.has("late-release-unchecked") && c.nearlyOver(claim.Token, now):
 		mine = true
 	case l == nil && s.has("release-of-the-expired-is-nil") && s.ended[claim.Token]:
 		return nil

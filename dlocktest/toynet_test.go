@@ -83,11 +83,11 @@ func (c *toyClient) wait(ctx context.Context, op string, changed <-chan struct{}
 
 // timeout is the end of a call whose context ended before the store answered.
 func (c *toyClient) timeout(ctx context.Context, op string, claim driver.Claim) error {
-	locks := op == "acquire" || op == "wait"
+	locks, late := op == "acquire" || op == "wait", errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
-	case locks && c.s.has("timeout-in-flight-is-held"):
+	case locks && late && c.s.has("timeout-in-flight-is-held"), locks && !late && c.s.has("cancelled-in-flight-is-held"):
 		return driver.ErrHeld
-	case !locks && c.s.has("timeout-in-flight-is-not-owner"):
+	case !locks && late && c.s.has("timeout-in-flight-is-not-owner"):
 		return driver.ErrNotOwner
 	}
 	return c.failure(op, claim, ctx.Err())
@@ -98,7 +98,7 @@ func (c *toyClient) findToTake(ctx context.Context, name string, now time.Time) 
 	s, l := c.s, c.s.locks[name]
 	expired := l != nil && s.expired(l, now)
 	switch {
-	case l != nil && s.has("breaks-from-the-7th-client") && c.n >= 7:
+	case l != nil && s.has("breaks-from-the-10th-client") && c.n >= 10:
 		return nil
 	case expired && s.has("takeover-checks-then-acts"):
 		s.step(time.Millisecond)
@@ -110,16 +110,25 @@ func (c *toyClient) findToTake(ctx context.Context, name string, now time.Time) 
 	return s.find(name, now)
 }
 
-var errToyAsleep = errors.New("toy: nobody woke it")
-
-// sleepOn waits for a message that does not come. The store is locked, but not while it waits.
+// sleepOn waits for a message that does not come, and looks by itself after a while. The store is locked, but not while
+// it waits.
 func (c *toyClient) sleepOn(ctx context.Context) error {
+	timer := time.NewTimer(5 * time.Second)
+	defer timer.Stop()
 	c.s.mu.Unlock()
 	defer c.s.mu.Lock()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-c.done:
-		return errToyAsleep
+		return errToyClosed
+	case <-timer.C:
+		return nil
 	}
+}
+
+// nearlyOver reports whether the hold of token is in the last twentieth of its TTL, as far as the client knows.
+func (c *toyClient) nearlyOver(token string, now time.Time) bool {
+	ends := c.ends[token]
+	return now.After(ends[0]) && now.Before(ends[1])
 }

@@ -1,6 +1,7 @@
 package dlocktest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,7 +87,12 @@ func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.
 	if s.has("wake-up-lost-while-queuing") {
 		s.step(200 * time.Microsecond)
 		if s.locks[name] == nil {
-			return driver.Grant{}, c.sleepOn(ctx)
+			if err := c.sleepOn(ctx); err != nil {
+				return driver.Grant{}, err
+			}
+			if g, err := c.take(ctx, claim); err == nil {
+				return g, nil
+			}
 		}
 	}
 	if l := s.locks[name]; l != nil && s.has("queue-is-full-at-10") && len(l.queue) >= 10 {
@@ -187,14 +193,14 @@ func (c *toyClient) RenewBatch(ctx context.Context, claims []driver.Claim) []dri
 		if s.has("batch-goes-by-the-first-ttl") {
 			claim.TTL = claims[0].TTL
 		}
-		if l := s.find(claim.Key, now); s.has("batch-shortens") && s.owns(l, claim.Token) {
-			l.expires = now
-		}
 		if s.has("batch-does-nothing") || s.has("batch-ends-at-100") && i >= 100 {
 			answers[i].Grant, answers[i].Err = c.look(claim, now)
 			continue
 		}
 		answers[i].Grant, answers[i].Err = c.extend(claim, now)
+		if s.has("batch-shortens") && answers[i].Err == nil {
+			s.locks[claim.Key].expires = now.Add(claim.TTL)
+		}
 	}
 	_ = c.leave(ctx)
 	return c.mixed(answers)
@@ -272,7 +278,7 @@ func (c *toyClient) info(l *toyLock, key string, now time.Time) driver.Info {
 		info.Owner = l.claim.Token
 	case s.has("inspect-shows-the-tokens-of-waiters"):
 		for i, w := range l.queue {
-			info.Waiters[i] += " " + w.claim.Token
+			info.Waiters[i] = cmp.Or(info.Waiters[i], w.claim.Token)
 		}
 	case s.has("inspect-shows-the-queue-backwards"):
 		slices.Reverse(info.Waiters)
@@ -312,7 +318,11 @@ func (c *toyClient) snapshot(ctx context.Context, prefix string) ([]driver.Info,
 		if !s.has("inspect-shows-the-expired") {
 			l = s.find(name, now)
 		}
-		matches := strings.HasPrefix(name, prefix)
+		key := name
+		if l != nil {
+			key = l.claim.Key
+		}
+		matches := strings.HasPrefix(key, prefix)
 		switch {
 		case s.has("list-takes-patterns"):
 			matches, _ = path.Match(prefix+"*", name)
@@ -320,7 +330,7 @@ func (c *toyClient) snapshot(ctx context.Context, prefix string) ([]driver.Info,
 			matches = true
 		}
 		if l != nil && matches {
-			infos = append(infos, c.info(l, name, now))
+			infos = append(infos, c.info(l, key, now))
 		}
 	}
 	slices.SortFunc(infos, func(x, y driver.Info) int { return strings.Compare(x.Key, y.Key) })
