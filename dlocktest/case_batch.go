@@ -131,7 +131,8 @@ func batchLarge(t *caseT) {
 		case owned(i) && r.Err != nil:
 			t.Fatalf("the batch of %d answered claim %d, which is held, with %q", n, i, r.Err)
 		case owned(i) && r.Grant.Fence != holds[i].grant.Fence:
-			t.Fatalf("the batch of %d answered claim %d with the fence %d, and it was acquired with %d", n, i, r.Grant.Fence, holds[i].grant.Fence)
+			t.Fatalf("the batch of %d answered claim %d with the fence %d, and it was acquired with %d",
+				n, i, r.Grant.Fence, holds[i].grant.Fence)
 		case !owned(i) && !errors.Is(r.Err, driver.ErrNotOwner):
 			t.Fatalf("the batch of %d answered claim %d, which is not held, with %v, want ErrNotOwner", n, i, r.Err)
 		}
@@ -146,8 +147,9 @@ func batchLarge(t *caseT) {
 	})
 }
 
-// dryRun acquires and releases up to n keys by as many workers, and tells how many it got done within three seconds and how long that took. What
-// is to be done within a TTL is measured so before: a store with much to do answers later than one that is asked by one call at a time.
+// dryRun acquires and releases up to n keys by so many workers. It tells how many it got done within three seconds, and
+// how long that took. A case whose calls have to end within a TTL measures them so before: a store with much to do
+// answers later than one that has a single call to answer.
 func (t *caseT) dryRun(b driver.Backend, n, workers int) (done int, took time.Duration) {
 	t.tb.Helper()
 	began, counts := time.Now(), make([]int, workers)

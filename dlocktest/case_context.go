@@ -97,7 +97,8 @@ func ctxPrompt(t *caseT) {
 	cancelInFlight(t, prompt, 300*time.Millisecond)
 }
 
-// cancelInFlight makes each call while the store does not answer, and ends its context. It has to return within limit, and what this machine paused.
+// cancelInFlight makes each call while the store does not answer, and ends its context. It has to return within limit, and
+// what this machine paused.
 func cancelInFlight(t *caseT, calls []backendCall, limit time.Duration) {
 	b, soon := t.open(), t.soon()
 	c := t.claim("k", ample)

@@ -27,7 +27,8 @@ func (t *caseT) lag(a, b driver.Backend) time.Duration {
 	return time.Since(end)
 }
 
-// exclExpiryRace holds many races at once, each on a key of its own. The renewals come before, at and after the end of the TTL.
+// exclExpiryRace holds many races at once, each on a key of its own. The renewals come before, at and after the end of
+// the TTL.
 func exclExpiryRace(t *caseT) {
 	const keys, contenders = 25, 3
 	clients := t.clients(contenders + 1)

@@ -64,8 +64,8 @@ func waitNoOvertakingDelete(t *caseT) {
 	}
 }
 
-// notOvertaken asserts that thief does not get the key before p does, who is the first in line. The key becomes free at the given time, and p
-// may need its TTL to notice it.
+// notOvertaken asserts that thief does not get the key before p does, who is the first in line. The key becomes free at
+// the given time, and p may need its TTL to notice it.
 func (t *caseT) notOvertaken(thief driver.Backend, p *pending, free time.Time) {
 	t.tb.Helper()
 	limit := time.Until(free) + p.TTL + late + t.soon()

@@ -76,8 +76,8 @@ func waitDozens(t *caseT) {
 	}
 }
 
-// waitNoLeak counts the goroutines that were started by a number of Waits, be it by way of others. What the first Wait starts for all that follow
-// is not counted.
+// waitNoLeak counts the goroutines that a number of Waits started, be it by way of others: a goroutine has the labels of
+// the one that started it. What the first Wait starts for all that follow is not counted.
 func waitNoLeak(t *caseT) {
 	const n, label = 30, "dlocktest-wait"
 	a, b := t.open(), t.open()
@@ -119,7 +119,8 @@ func labelled(text string) int {
 	return total
 }
 
-// waitPushed measures hand-overs and, beside each of them, a round trip. The time between queuing and release differs, so that no heart-beat can fall in with it.
+// waitPushed measures hand-overs and, beside each of them, a round trip. The time between queuing and release differs, so
+// that no heart-beat can fall in with it.
 func waitPushed(t *caseT) {
 	const n = 31
 	a, b := t.open(), t.open()

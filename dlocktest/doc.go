@@ -15,15 +15,18 @@
 //		})
 //	}
 //
-// Every case is a subtest named by its id. A case that fails prints the rule it found broken; docs/conformance.md lists them all. A
-// case that the store has no means for (an optional interface, [Store.Outage]) is skipped with the reason, so give the
-// harness as many of [Store]'s functions as you can: the cases about losing a lock need them.
+// Every case is a subtest named by its id. A case that fails prints the rule it found broken; docs/conformance.md lists
+// them all. A case that the store has no means for (an optional interface, [Store.Outage]) is skipped with the reason, so
+// give the harness as many of [Store]'s functions as you can: the cases about losing a lock need them, and those about a
+// store that hangs and a client that vanishes. The last line that go test -v logs says which optional interfaces were
+// proven and what was skipped.
 //
 // A store in this process runs in virtual time with Around: synctest.Test, in which waiting costs nothing. New is called within
 // Around, so that the store belongs to the bubble.
 //
-// The suite takes what a driver may do for granted and no more. A store that answers in 200 ms, notices an expiry a second
-// late, knows whole seconds only, has no queue and no fences passes, given a [Harness.MinTTL] that suits it.
+// The suite takes what a driver may do for granted and no more. A store that answers in 200 ms, or serves one request of
+// 100 ms after the other, notices an expiry a second late, knows whole seconds only, has no queue and no fences passes,
+// given a [Harness.MinTTL] that suits it.
 //
 // # For those who use locks
 //

@@ -1,6 +1,7 @@
 package dlocktest
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"sync"
@@ -9,7 +10,7 @@ import (
 	"time"
 )
 
-var realLegal = flag.Bool("legal.real", false, "run every legal store in real time too, and not only the busy ones")
+var onlyLegal = flag.String("legal.real", "", "the legal store to run in real time, by its name, instead of the busy ones")
 
 // legal are stores that are slow, coarse or poor, and keep every rule.
 var legal = []struct {
@@ -33,32 +34,27 @@ var legal = []struct {
 	{"all of it", oddities{latency: 200 * time.Millisecond, late: time.Second, seconds: true, noWait: true, noFence: true, hang: true}, 4 * time.Second},
 }
 
-// TestLegalStoresPassInRealTime runs all cases of a store at once: they sleep most of the time.
+// TestLegalStoresPassInRealTime runs all cases at once: they sleep most of the time.
 func TestLegalStoresPassInRealTime(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute of real time")
+		t.Skip("takes most of a minute of real time")
 	}
+	t.Parallel()
+	var wg sync.WaitGroup
 	for _, l := range legal {
-		if l.odd.busy == 0 && !*realLegal {
+		if *onlyLegal == "" && l.odd.busy == 0 || *onlyLegal != "" && l.name != *onlyLegal {
 			continue
 		}
-		t.Run(l.name, func(t *testing.T) {
-			t.Parallel()
-			p := pace{ttl: l.minTTL, limit: caseLimit, real: true}
-			if p.ttl == 0 {
-				p.ttl = defaultMinTTL
-			}
-			var wg sync.WaitGroup
-			for i := range cases {
-				wg.Go(func() { passes(t, &cases[i], l.odd, p) })
-			}
-			wg.Wait()
-		})
+		p := pace{ttl: cmp.Or(l.minTTL, defaultMinTTL), limit: caseLimit, real: true}
+		for i := range cases {
+			wg.Go(func() { passes(t, &cases[i], l.name, l.odd, p) })
+		}
 	}
+	wg.Wait()
 }
 
 // passes asserts that c passes, and asks again where this machine stood still meanwhile.
-func passes(t *testing.T, c *testCase, odd oddities, p pace) {
+func passes(t *testing.T, c *testCase, store string, odd oddities, p pace) {
 	for try := 1; ; try++ {
 		watch := &caseT{}
 		watch.ctx, watch.cancel = context.WithCancel(t.Context())
@@ -71,10 +67,11 @@ func passes(t *testing.T, c *testCase, odd oddities, p pace) {
 		case len(rec.failures) == 0:
 			return
 		case paused < 200*time.Millisecond || try == 3:
-			t.Errorf("%d failures in try %d, and this machine paused for %v; the first is: %s", len(rec.failures), try, paused, rec.failures[0])
+			t.Errorf("the store %q: %d failures in try %d, and this machine paused for %v; the first is: %s",
+				store, len(rec.failures), try, paused, rec.failures[0])
 			return
 		}
-		t.Logf("%s is asked again: this machine paused for %v", c.id, paused)
+		t.Logf("the store %q: %s is asked again, because this machine paused for %v", store, c.id, paused)
 	}
 }
 

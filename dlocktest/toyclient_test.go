@@ -10,21 +10,6 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// nap lets d pass, or returns ctx's error.
-func nap(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // enter begins a call. If there is no error, the store is locked.
 func (c *toyClient) enter(ctx context.Context, op string, claim driver.Claim) error {
 	s := c.s
@@ -57,45 +42,6 @@ func (c *toyClient) enter(ctx context.Context, op string, claim driver.Claim) er
 		return c.failure(op, claim, err)
 	}
 	return nil
-}
-
-// survives reports whether a call is made although the store cannot be reached.
-func (c *toyClient) survives(op string) bool {
-	return op == "ping" && c.s.has("ping-always-nil") || (op == "renew" || op == "batch") && c.s.has("renew-nil-in-an-outage")
-}
-
-// outage is the end of a call that the store does not answer. The store is not locked.
-func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, changed <-chan struct{}) error {
-	s := c.s
-	switch {
-	case s.has("context-ignored-in-an-outage"):
-		timer := time.NewTimer(30 * time.Second)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-c.done:
-		}
-	case s.has("prompt-but-slow"):
-		select {
-		case <-ctx.Done():
-			time.Sleep(time.Second)
-		case <-c.done:
-		case <-changed:
-		}
-	case s.odd.hang:
-		c.wait(ctx, op, changed)
-	}
-	switch {
-	case op == "acquire" && s.has("outage-is-held"), op == "wait" && s.has("outage-is-held-for-wait"):
-		return driver.ErrHeld
-	case op != "acquire" && op != "wait" && s.has("outage-is-not-owner"), op == "batch" && s.has("outage-is-not-owner-for-batches"):
-		return driver.ErrNotOwner
-	case s.has("outage-is-permanent"):
-		return driver.Permanent(errToyDown)
-	case ctx.Err() != nil:
-		return c.timeout(ctx, op, claim)
-	}
-	return c.failure(op, claim, errToyDown)
 }
 
 // failure is err as the driver returns it.

@@ -19,6 +19,21 @@ func (l *toyLock) place(token string) int {
 	return slices.IndexFunc(l.queue, func(w *toyWaiter) bool { return w.claim.Token == token })
 }
 
+// nap lets d pass, or returns ctx's error.
+func nap(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // travel is the way of a request to the store.
 func (c *toyClient) travel(ctx context.Context, op string) error {
 	s := c.s
@@ -50,6 +65,45 @@ func (c *toyClient) travel(ctx context.Context, op string) error {
 		return nap(ctx, time.Millisecond)
 	}
 	return nap(ctx, s.odd.busy)
+}
+
+// survives reports whether a call is made although the store cannot be reached.
+func (c *toyClient) survives(op string) bool {
+	return op == "ping" && c.s.has("ping-always-nil") || (op == "renew" || op == "batch") && c.s.has("renew-nil-in-an-outage")
+}
+
+// outage is the end of a call that the store does not answer. The store is not locked.
+func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, changed <-chan struct{}) error {
+	s := c.s
+	switch {
+	case s.has("context-ignored-in-an-outage"):
+		timer := time.NewTimer(30 * time.Second)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-c.done:
+		}
+	case s.has("prompt-but-slow"):
+		select {
+		case <-ctx.Done():
+			time.Sleep(time.Second)
+		case <-c.done:
+		case <-changed:
+		}
+	case s.odd.hang:
+		c.wait(ctx, op, changed)
+	}
+	switch {
+	case op == "acquire" && s.has("outage-is-held"), op == "wait" && s.has("outage-is-held-for-wait"):
+		return driver.ErrHeld
+	case op != "acquire" && op != "wait" && s.has("outage-is-not-owner"), op == "batch" && s.has("outage-is-not-owner-for-batches"):
+		return driver.ErrNotOwner
+	case s.has("outage-is-permanent"):
+		return driver.Permanent(errToyDown)
+	case ctx.Err() != nil:
+		return c.timeout(ctx, op, claim)
+	}
+	return c.failure(op, claim, errToyDown)
 }
 
 // silence is the end of a call that a store does not answer that hangs. The store is not locked.
