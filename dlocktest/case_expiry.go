@@ -43,10 +43,13 @@ func exclExpiryRace(t *caseT) {
 			var won atomic.Int32
 			race := t.beside(contenders, func(i int) {
 				t.pause(time.Until(end) - near)
-				c := t.claim(h.Key, ample)
-				for look := 0; won.Load() == 0 && !renewed.Load() && time.Since(end) < late+near; look++ {
-					if t.got(clients[i], c) {
+				c, last := t.claim(h.Key, ample), h.start().Add(h.ttl()+late)
+				for look := 0; won.Load() == 0 && !renewed.Load(); look++ {
+					next, ok := t.try(clients[i], c)
+					if ok {
 						won.Add(1)
+					}
+					if ok || next.sent.After(last) {
 						return
 					}
 					t.pause(tick(look) / 4)
@@ -55,8 +58,12 @@ func exclExpiryRace(t *caseT) {
 			t.pause(time.Until(end) - near + time.Duration(i)*near/keys*5/4)
 			again := h.Claim
 			again.TTL = ample
-			renewed.Store(t.tryRenew(holder, again) == nil)
+			err := t.tryRenew(holder, again)
+			renewed.Store(err == nil)
 			race.Wait()
+			if err != nil {
+				t.notOwner("Renew of a hold that expired", err)
+			}
 			switch n := won.Load(); {
 			case renewed.Load() && n > 0:
 				t.Errorf("at the end of a TTL of %v the holder's renewal was confirmed, and another owner got the key", h.ttl())

@@ -106,7 +106,7 @@ func fenceRisesToken(t *caseT) {
 
 func fenceRisesIdle(t *caseT) {
 	a, b := t.open(), t.open()
-	h := t.acquire(a, t.claim("k", t.ttl))
+	h := t.acquire(a, t.claim("k", ample))
 	t.release(a, h.Claim)
 	idle := 24 * time.Hour
 	if t.real || t.store.Advance != nil {

@@ -66,7 +66,10 @@ func TestFatalOnAnyGoroutineFailsTheCase(t *testing.T) {
 func TestAdvanceMovesTheClock(t *testing.T) {
 	steps := 0
 	synctest.Test(t, func(t *testing.T) {
-		for _, id := range []string{"ttl-expires", "wait-expiry", "lease-renewed", "loss-outage", "lock-holder-expires"} {
+		for _, id := range []string{
+			"ttl-expires", "wait-expiry", "lease-renewed", "loss-outage", "lock-holder-expires", "excl-expiry-race",
+			"token-last-moments", "fence-rises-idle", "wait-no-overtaking-expiry", "wait-release-race", "wait-dozens", "hang-wait",
+		} {
 			s := newToy("", oddities{}).store(t)
 			s.Advance = func(d time.Duration) { steps++; time.Sleep(d) }
 			if skip, _ := runCase(t, caseByID(id), s, pace{ttl: defaultMinTTL, limit: caseLimit}); skip != "" {
