@@ -36,6 +36,7 @@ type caseT struct {
 
 	pushed bool // the store tells a waiter at once
 	real   bool // time is
+	began  time.Time
 
 	ctx     context.Context // ends with the case
 	cancel  context.CancelFunc
@@ -76,7 +77,7 @@ const heartbeat = 10 * time.Millisecond
 func (t *caseT) watchPauses() {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
-	for last := time.Now(); ; {
+	for last := t.began; ; {
 		select {
 		case <-ticker.C:
 		case <-t.ctx.Done():

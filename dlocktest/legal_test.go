@@ -56,7 +56,7 @@ func TestLegalStoresPassInRealTime(t *testing.T) {
 // passes asserts that c passes, and asks again where this machine stood still meanwhile.
 func passes(t *testing.T, c *testCase, store string, odd oddities, p pace) {
 	for try := 1; ; try++ {
-		watch := &caseT{}
+		watch := &caseT{began: time.Now()}
 		watch.ctx, watch.cancel = context.WithCancel(t.Context())
 		go watch.watchPauses()
 		rec := &recorder{TB: t}

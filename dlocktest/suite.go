@@ -46,7 +46,7 @@ func runCase(tb testing.TB, c *testCase, s Store, p pace) (skip string, failed b
 	if s.Open == nil {
 		tb.Fatalf("dlocktest: Store.Open is nil")
 	}
-	t := &caseT{tb: tb, c: c, store: s, ttl: p.ttl, pushed: p.pushed, real: p.real}
+	t := &caseT{tb: tb, c: c, store: s, ttl: p.ttl, pushed: p.pushed, real: p.real, began: time.Now()}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	if p.real {
 		t.started.Go(t.watchPauses)
