@@ -42,8 +42,7 @@ func (t *caseT) missing(needs []need) string {
 		case needVanish:
 			has = t.store.Vanish != nil
 		case needClock:
-			now := time.Now()
-			has = now != now.Round(0) // which strips the reading
+			has = monotonic(time.Now())
 		case needDelete:
 			has = t.store.Delete != nil
 		case needDSN:
