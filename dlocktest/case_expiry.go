@@ -61,15 +61,12 @@ func exclExpiryRace(t *caseT) {
 			err := t.tryRenew(holder, again)
 			renewed.Store(err == nil)
 			race.Wait()
-			if err != nil {
-				t.notOwner("Renew of a hold that expired", err)
-			}
 			switch n := won.Load(); {
 			case renewed.Load() && n > 0:
 				t.Errorf("at the end of a TTL of %v the holder's renewal was confirmed, and another owner got the key", h.ttl())
 			case n > 1:
 				t.Errorf("%d of %d clients that asked when a TTL of %v ended got the key, want 1", n, contenders, h.ttl())
-			case !renewed.Load() && n == 0:
+			case n == 0 && errors.Is(err, driver.ErrNotOwner): // of another error the outcome is not known
 				t.Errorf("nobody got the key of a hold that expired %v ago", time.Since(h.start().Add(h.ttl())))
 			}
 		}))
