@@ -120,12 +120,16 @@ func leaseExtend(t *caseT) {
 	if got := x.ValidUntil().Sub(sent); got < long*98/100 {
 		t.Errorf("after Extend by %v the hold is valid for %v", long, got)
 	}
-	for time.Until(x.ValidUntil()) > long/10 {
-		t.taken(b, "k")
-		if !x.Held() {
+	for until := x.ValidUntil(); time.Until(until) > long/10; t.sleep(long / 10) {
+		held, taken := x.Held(), t.got(b, t.claim("k", t.ttl))
+		switch {
+		case time.Now().After(until): // the answer came late
+			return
+		case taken:
+			t.Fatalf("another owner got the key %v after Extend by %v", time.Since(sent), long)
+		case !held:
 			t.Fatalf("the hold was lost %v after Extend by %v: %v", time.Since(sent), long, x.Err())
 		}
-		t.sleep(long / 10)
 	}
 }
 
