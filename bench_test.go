@@ -15,13 +15,13 @@ import (
 // remote is a memory store that the engine takes for one behind a network: every call gets a goroutine of its own.
 type remote struct{ *memory.Backend }
 
-func (remote) Instant() bool { return false }
+func (remote) CallMode() driver.CallMode { return driver.Detached }
 
 var benchBackends = []struct {
 	name string
 	open func() driver.Backend
 }{
-	{"instant", func() driver.Backend { return memory.New() }},
+	{"inline", func() driver.Backend { return memory.New() }},
 	{"remote", func() driver.Backend { return remote{memory.New()} }},
 }
 

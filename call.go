@@ -90,14 +90,14 @@ var errLimit error = detail{context.DeadlineExceeded, "the backend did not answe
 // A release is not ended by ctx: it goes on up to its limit, and only the wait for it ends.
 func (l *locker) ask(ctx context.Context, c *call, limit time.Duration) (answered bool, why error) {
 	c.l, c.parent = l, ctx
-	if l.instant && c.kind != callWait {
+	if l.mode == driver.Inline && c.kind != callWait {
 		return l.askHere(c)
 	}
 	closing := l.closing
 	if c.kind == callRelease {
 		closing = l.stopped
 	}
-	if l.prompt && c.kind != callRenew {
+	if l.mode == driver.Interruptible && c.kind != callRenew {
 		return l.askPrompt(ctx, c, limit, closing)
 	}
 	if err := l.launch(ctx, c, limit, closing); err != nil {
@@ -261,7 +261,7 @@ func (c *call) send() (a answer) {
 	case callAcquire:
 		a.grant, a.err = b.Acquire(c, c.claim)
 	case callWait:
-		a.grant, a.err = c.l.waiter.Wait(driver.WithQueued(c, c.onQueued), c.claim)
+		a.grant, a.err = c.l.waiter.Wait(c, c.claim, c.onQueued)
 	case callRelease:
 		a.err = b.Release(c, c.claim)
 	case callRenew:

@@ -218,7 +218,7 @@ func (s *stray) due(now time.Time) {
 	case s.out >= maxReleases:
 		// The next one follows when one of them has returned. Until then there is only the end to wait for.
 		l.sched.add(&s.task, s, latest(now.Add(longestPause), s.doubt.last.Add(s.ttl)), 0)
-	case !l.instant && !l.gate.room(s.claim.Key):
+	case l.mode != driver.Inline && !l.gate.room(s.claim.Key):
 		l.sched.add(&s.task, s, now.Add(longestPause), 0)
 	default:
 		s.class, s.waiting = sweepFirst, true

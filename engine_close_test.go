@@ -26,7 +26,7 @@ type gathering struct {
 
 var errPending = errors.New("an earlier request of this token is not answered")
 
-func (*gathering) Prompt() bool { return true }
+func (*gathering) CallMode() driver.CallMode { return driver.Interruptible }
 
 func (g *gathering) later(ctx context.Context, token string, send func() error) error {
 	answer := make(chan error, 1)

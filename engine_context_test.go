@@ -569,12 +569,12 @@ func TestALateHeldEndsTheCleanUp(t *testing.T) {
 // lateWait queues late and answers like a Wait whose ctx ended.
 type lateWait struct{ *network }
 
-func (b lateWait) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (b lateWait) Wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
 	<-ctx.Done()
 	time.Sleep(10 * time.Second)
 	late, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	g, err := b.store.Wait(late, c)
+	g, err := b.store.Wait(late, c, queued)
 	return g, errors.Join(err, driver.ErrHeld)
 }
 

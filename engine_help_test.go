@@ -174,8 +174,8 @@ func (n *network) Acquire(ctx context.Context, c driver.Claim) (g driver.Grant, 
 	return only(g, err)
 }
 
-func (n *network) Wait(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
-	err = n.send(ctx, opWait, c, func() (err error) { g, err = n.store.Wait(ctx, c); return })
+func (n *network) Wait(ctx context.Context, c driver.Claim, queued func()) (g driver.Grant, err error) {
+	err = n.send(ctx, opWait, c, func() (err error) { g, err = n.store.Wait(ctx, c, queued); return })
 	return only(g, err)
 }
 

@@ -45,11 +45,11 @@ func (h *hungKeys) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	return h.network.Acquire(ctx, c)
 }
 
-func (h *hungKeys) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (h *hungKeys) Wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
 	if err := h.hang(c.Key); err != nil {
 		return driver.Grant{}, err
 	}
-	return h.network.Wait(ctx, c)
+	return h.network.Wait(ctx, c, queued)
 }
 
 func (h *hungKeys) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {

@@ -19,7 +19,7 @@ type prompt struct {
 	on string // the goroutine of the last call
 }
 
-func (*prompt) Prompt() bool { return true }
+func (*prompt) CallMode() driver.CallMode { return driver.Interruptible }
 
 func (p *prompt) call(ctx context.Context, f func() error) error {
 	p.mu.Lock()
@@ -43,9 +43,9 @@ func (p *prompt) Acquire(ctx context.Context, c driver.Claim) (g driver.Grant, e
 	return g, err
 }
 
-func (p *prompt) Wait(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
+func (p *prompt) Wait(ctx context.Context, c driver.Claim, queued func()) (g driver.Grant, err error) {
 	var late driver.Grant
-	if err = p.call(ctx, func() (err error) { late, err = p.network.Wait(ctx, c); return }); err == nil {
+	if err = p.call(ctx, func() (err error) { late, err = p.network.Wait(ctx, c, queued); return }); err == nil {
 		g = late
 	}
 	return g, err

@@ -17,8 +17,7 @@ type locker struct {
 	waiter  driver.Waiter       // nil: poll
 	batcher driver.BatchRenewer // nil: renew one by one
 	pinger  driver.Pinger       // nil: cannot be pinged
-	instant bool                // calls other than Wait never block
-	prompt  bool                // calls return when their context ends
+	mode    driver.CallMode     // how b may be called
 	cfg     Config
 	tel     *telemetry
 	began   time.Time
@@ -68,11 +67,8 @@ func newLocker(b driver.Backend, cfg Config, tel *telemetry) *locker {
 	l.waiter, _ = b.(driver.Waiter)
 	l.batcher, _ = b.(driver.BatchRenewer)
 	l.pinger, _ = b.(driver.Pinger)
-	if i, ok := b.(driver.Instant); ok {
-		l.instant = i.Instant()
-	}
-	if p, ok := b.(driver.Prompt); ok {
-		l.prompt = p.Prompt()
+	if m, ok := b.(driver.CallModer); ok {
+		l.mode = m.CallMode()
 	}
 	l.sched.tick = l.tick
 	if w, ok := b.(driver.LossWatcher); ok {

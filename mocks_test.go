@@ -29,7 +29,8 @@ var (
 	_ driver.Breaker      = (*mocks.MockBreaker)(nil)
 	_ driver.Pinger       = (*mocks.MockPinger)(nil)
 	_ driver.Doctor       = (*mocks.MockDoctor)(nil)
-	_ driver.Instant      = (*mocks.MockInstant)(nil)
+	_ driver.CallModer    = (*mocks.MockCallModer)(nil)
+	_ driver.LossWatcher  = (*mocks.MockLossWatcher)(nil)
 )
 
 // shop is a service as a consumer would write it.

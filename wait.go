@@ -131,7 +131,7 @@ func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 			a.l.noWait.Store(true)
 			a.attempts--
 			continue
-		case a.heard.busy && a.attempts == 1 && a.l.instant && a.wayToWait() == callWait:
+		case a.heard.busy && a.attempts == 1 && a.l.mode == driver.Inline && a.wayToWait() == callWait:
 			continue // there was nothing to lose by asking first
 		case a.l.cfg.MaxRetries > 0 && a.attempts > a.l.cfg.MaxRetries:
 			return nil, a.heard.stillWaiting(fmt.Errorf("%d attempts were made", a.attempts))
@@ -146,7 +146,7 @@ func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 // wayToWait is Wait where the driver has it; a limited number of attempts is made by polling on every driver. Where a call costs nothing the first
 // one asks without waiting.
 func (a *acquisition) wayToWait() callKind {
-	if a.l.waiter != nil && !a.l.noWait.Load() && a.l.cfg.MaxRetries == 0 && (a.attempts > 0 || !a.l.instant) {
+	if a.l.waiter != nil && !a.l.noWait.Load() && a.l.cfg.MaxRetries == 0 && (a.attempts > 0 || a.l.mode != driver.Inline) {
 		return callWait
 	}
 	return callAcquire

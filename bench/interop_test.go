@@ -217,7 +217,7 @@ func meddle(ctx context.Context, t *testing.T, server *target, c driver.Claim) {
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if _, err := b.Wait(driver.WithQueued(waiting, cancel), c); !errors.Is(err, context.Canceled) {
+	if _, err := b.Wait(waiting, c, cancel); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait = %v, want it to wait", err)
 	}
 	if err := b.Release(ctx, c); err != nil {

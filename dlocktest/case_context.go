@@ -13,7 +13,7 @@ import (
 var contextCases = []testCase{
 	{"ctx-done", "done at entry", "A call whose context has ended returns soon, and tells nothing about the key that the store has not said.", nil, ctxDone},
 	{"ctx-in-flight", "cancelled in flight", "A call returns soon after its context ends, also while the store does not answer, and does not claim to know what the store holds.", []need{needOutage}, ctxInFlight},
-	{"ctx-prompt", "Prompt", "A backend that says it is Prompt returns at once when the context of a call ends, also while the store does not answer.", []need{needPrompt, needOutage}, ctxPrompt},
+	{"ctx-interruptible", "interruptible", "A backend that says its calls are Interruptible returns at once when the context of a call ends, also while the store does not answer.", []need{needInterr, needOutage}, ctxInterruptible},
 	{"ctx-after", "cancelled after success", "The context bounds the call, not the hold: when it ends after the grant, the hold stays.", nil, ctxAfter},
 	{"ctx-acquire-returns", "Acquire does not wait", "Acquire of a key that is held answers at once and does not wait for the key.", nil, ctxAcquireReturns},
 }
@@ -83,8 +83,8 @@ func (t *caseT) allCalls(b driver.Backend) []backendCall {
 
 func ctxInFlight(t *caseT) { cancelInFlight(t, t.allCalls(t.open()), t.soon()) }
 
-// ctxPrompt leaves room for a machine that is busy, and none for the timeout of a connection.
-func ctxPrompt(t *caseT) {
+// ctxInterruptible leaves room for a machine that is busy, and none for the timeout of a connection.
+func ctxInterruptible(t *caseT) {
 	prompt := []backendCall{calls[0], calls[2]}
 	if b := t.open(); t.supports(b, needWaiter) {
 		prompt = append(prompt, t.waitCall())

@@ -12,7 +12,7 @@ var healthCases = []testCase{
 	{"ping-outage", "an outage", "Ping fails while the store cannot be reached.", []need{needPinger, needOutage}, pingOutage},
 	{"ping-changes-nothing", "no traces", "Ping needs no lock and changes nothing in the store.", []need{needPinger, needInspect}, pingChangesNothing},
 	{"doctor-findings", "findings", "Every Finding has an ID, a text and one of the three levels, and the worst come first.", []need{needDoctor}, doctorFindings},
-	{"instant", "Instant", "A backend that says it is Instant answers without waiting for anything.", []need{needInstant}, instant},
+	{"inline", "inline", "A backend that says its calls are Inline answers without waiting for anything.", []need{needInline}, inline},
 }
 
 func (t *caseT) ping(b driver.Backend) error {
@@ -85,7 +85,7 @@ func doctorFindings(t *caseT) {
 	}
 }
 
-func instant(t *caseT) {
+func inline(t *caseT) {
 	a, b := t.open(), t.open()
 	t.acquire(a, t.claim("held", ample))
 	best := time.Hour

@@ -18,7 +18,7 @@ var waitCases = []testCase{
 	{"wait-again", "a second Wait", "A second Wait for a token that is queued keeps its place.", []need{needWaiter}, waitAgain},
 	{"wait-no-overtaking", "no overtaking", "Acquire does not overtake the queue: it is refused when the key becomes free while another waits.", []need{needWaiter}, waitNoOvertaking},
 	{"wait-acquire-leaves", "no place for who holds", "A token that is queued and gets the key by Acquire leaves the queue.", []need{needWaiter}, waitAcquireLeaves},
-	{"wait-queued", "saying so", "Wait calls Queued when the store has said that another owner has the key, and not before.", []need{needWaiter}, waitQueued},
+	{"wait-queued", "saying so", "Wait calls queued when the store has said that another owner has the key, and not before.", []need{needWaiter}, waitQueued},
 	{"wait-cancel", "a context that ends", "When its context ends, Wait soon returns the context's error.", []need{needWaiter}, waitCancel},
 	{"wait-release-queued", "leaving the queue", "Release takes a token that only waits out of the queue, and the next one is not delayed.", []need{needWaiter}, waitReleaseQueued},
 	{"wait-release-given", "passing on", "Release passes the key on if the token was given it after its Wait had ended.", []need{needWaiter}, waitReleaseGiven},
@@ -184,11 +184,11 @@ func waitQueued(t *caseT) {
 	first := t.claim("k", ample)
 	p := t.wait(a, first)
 	if t.granted(p, soon); isClosed(p.queued) {
-		t.Errorf("Wait for a key that nobody holds called Queued")
+		t.Errorf("Wait for a key that nobody holds called queued")
 	}
 	p = t.wait(b, t.claim("k", ample))
 	if !t.await(p.queued, soon) {
-		t.Errorf("Wait for a key that is held has not called Queued after %v", soon)
+		t.Errorf("Wait for a key that is held has not called queued after %v", soon)
 	}
 	t.waits(p)
 	t.release(a, first)

@@ -295,7 +295,7 @@ func (t *caseT) join(wg *sync.WaitGroup) {
 
 // waitIn is Wait by a call that need not say when it is queued.
 func (t *caseT) waitIn(ctx context.Context, b driver.Backend, c driver.Claim) (driver.Grant, error) {
-	return b.(driver.Waiter).Wait(ctx, c)
+	return b.(driver.Waiter).Wait(ctx, c, func() {})
 }
 
 // rounds yields 0, 1, … n-1, and stops when ten seconds have passed: slow stores are tested less, not longer.

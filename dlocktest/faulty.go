@@ -57,11 +57,13 @@ func newFaulty(b *memory.Backend) *faulty {
 	return f
 }
 
-// Instant implements [driver.Instant].
-func (f *faulty) Instant() bool { return !f.blocks }
-
-// Prompt implements [driver.Prompt].
-func (f *faulty) Prompt() bool { return f.blocks }
+// CallMode implements [driver.CallModer].
+func (f *faulty) CallMode() driver.CallMode {
+	if f.blocks {
+		return driver.Interruptible
+	}
+	return driver.Inline
+}
 
 func (f *faulty) fail(err error) {
 	f.mu.Lock()
@@ -220,23 +222,23 @@ func kept(g driver.Grant, err error) (driver.Grant, error) {
 	return g, nil
 }
 
-func (f *faulty) Wait(ctx context.Context, c driver.Claim) (g driver.Grant, err error) {
+func (f *faulty) Wait(ctx context.Context, c driver.Claim, queued func()) (g driver.Grant, err error) {
 	err = f.send(ctx, storeCall{claim: c, apply: func(ctx context.Context) (err error) {
-		g, err = f.wait(ctx, c)
+		g, err = f.wait(ctx, c, queued)
 		return err
 	}})
 	return kept(g, err)
 }
 
 // wait is Wait of the store, until the network fails.
-func (f *faulty) wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (f *faulty) wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
 	f.mu.Lock()
 	down := f.down
 	f.mu.Unlock()
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(down, cancel)()
-	g, err := f.Backend.Wait(waiting, c)
+	g, err := f.Backend.Wait(waiting, c, queued)
 	switch {
 	case err == nil:
 		f.granted(c, g)

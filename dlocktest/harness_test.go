@@ -93,15 +93,15 @@ func TestRunTellsWhatItDid(t *testing.T) {
 	for _, want := range []string{
 		`Harness.Skip has "no-such-case", and there is no such case`,
 		"the harness says: it takes too long",
-		"the store has no driver.Instant",
-		"the store has no driver.Prompt",
+		"the store has no driver.Inline calls",
+		"the store has no driver.Interruptible calls",
 		"--- FAIL: TestInner/token-release-wrong",
 		"rule token-release-wrong is broken: Release with a token that does not hold the key",
 		"--- PASS: TestInner/excl-two-clients",
 		"Read docs/conformance.md, rule token-release-wrong.",
 		" failed, 4 skipped; proven: driver.BatchRenewer, driver.Inspector,",
 		"; broken: fences, driver.Waiter, driver.Breaker",
-		"ctx-prompt (the store has no driver.Prompt)",
+		"ctx-interruptible (the store has no driver.Interruptible calls)",
 		"fence-thousand (the harness says: it takes too long)",
 	} {
 		if !strings.Contains(string(out), want) {

@@ -179,13 +179,13 @@ func (t *caseT) wait(b driver.Backend, c driver.Claim) *pending {
 	queued := make(chan struct{})
 	once := sync.OnceFunc(func() { close(queued) })
 	p := t.start(func(ctx context.Context, p *pending) {
-		p.grant, p.err = b.(driver.Waiter).Wait(driver.WithQueued(ctx, once), c)
+		p.grant, p.err = b.(driver.Waiter).Wait(ctx, c, once)
 	})
 	p.b, p.Claim, p.queued = b, c, queued
 	return p
 }
 
-// enqueue starts a Wait and returns when it is in the queue. A driver that does not call Queued is given some time instead.
+// enqueue starts a Wait and returns when it is in the queue. A driver that does not call queued is given some time instead.
 func (t *caseT) enqueue(b driver.Backend, c driver.Claim) *pending {
 	t.tb.Helper()
 	before := t.queued(b, c.Key)

@@ -25,7 +25,7 @@ var legal = []struct {
 	{"poll only", oddities{noWait: true}, 0},
 	{"no fences", oddities{noFence: true}, 0},
 	{"hanging", oddities{hang: true}, 0},
-	{"prompt", oddities{hang: true, prompt: true}, 0},
+	{"interruptible", oddities{hang: true, interruptible: true}, 0},
 	{"runs of fences", oddities{runs: 16}, 0},
 	{"nothing optional", oddities{optional: true}, 0},
 	{"busy", oddities{busy: 100 * time.Millisecond}, 0},

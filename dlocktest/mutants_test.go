@@ -141,7 +141,7 @@ var mutants = []mutant{
 	{bug: "wait-ignores-its-context-in-an-outage", by: []string{"ctx-in-flight", "hang-in-flight"}, odd: oddities{hang: true}},
 	{bug: "wait-has-no-limit", by: []string{"hang-wait"}},
 	{bug: "client-stuck-after-a-hang", by: []string{"hang-ends"}},
-	{bug: "prompt-but-slow", by: []string{"ctx-prompt"}},
+	{bug: "interruptible-but-slow", by: []string{"ctx-interruptible"}},
 	{bug: "hold-ends-with-its-context", by: []string{"ctx-after", "lease-context"}},
 	{bug: "acquire-blocks", by: []string{"ctx-acquire-returns", "trylock-never-waits"}},
 
@@ -204,7 +204,7 @@ var mutants = []mutant{
 	{bug: "ping-writes", by: []string{"ping-changes-nothing"}},
 	{bug: "doctor-tells-the-best-first", by: []string{"doctor-findings"}},
 	{bug: "doctor-has-levels-of-its-own", by: []string{"doctor-findings"}},
-	{bug: "instant-but-slow", by: []string{"instant"}, odd: oddities{latency: 20e6}},
+	{bug: "inline-but-slow", by: []string{"inline"}, odd: oddities{latency: 20e6}},
 
 	{bug: "dsn-opens-another-store", by: []string{"dsn-opens-store"}},
 	{bug: "dsn-connects-at-once", by: []string{"dsn-no-network"}},

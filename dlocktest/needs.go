@@ -24,8 +24,8 @@ const (
 	needBreaker need = "driver.Breaker"
 	needPinger  need = "driver.Pinger"
 	needDoctor  need = "driver.Doctor"
-	needInstant need = "driver.Instant"
-	needPrompt  need = "driver.Prompt"
+	needInline  need = "driver.Inline calls"
+	needInterr  need = "driver.Interruptible calls"
 )
 
 // missing says what of needs the store has not, empty if it has everything. It asks the store: a method that returns
@@ -100,12 +100,9 @@ func (t *caseT) supports(b driver.Backend, n need) bool {
 		if d, ok := b.(driver.Doctor); ok {
 			_, err = d.Diagnose(ctx)
 		}
-	case needInstant:
-		if i, ok := b.(driver.Instant); ok && i.Instant() {
-			err = nil
-		}
-	case needPrompt:
-		if p, ok := b.(driver.Prompt); ok && p.Prompt() {
+	case needInline, needInterr:
+		mode := map[need]driver.CallMode{needInline: driver.Inline, needInterr: driver.Interruptible}[n]
+		if m, ok := b.(driver.CallModer); ok && m.CallMode() == mode {
 			err = nil
 		}
 	}

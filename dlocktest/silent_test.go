@@ -63,13 +63,13 @@ func (b *silent) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	return b.faulty.Acquire(ctx, c)
 }
 
-func (b *silent) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (b *silent) Wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
 	limited, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := b.ask(limited); err != nil {
 		return driver.Grant{}, err
 	}
-	return b.faulty.Wait(ctx, c)
+	return b.faulty.Wait(ctx, c, queued)
 }
 
 func (b *silent) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {

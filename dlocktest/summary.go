@@ -9,7 +9,7 @@ import (
 
 // optional are the needs that a driver, and not its harness, has to meet.
 var optional = []need{
-	needFence, needWaiter, needBatch, needInspect, needBreaker, needPinger, needDoctor, needInstant, needPrompt,
+	needFence, needWaiter, needBatch, needInspect, needBreaker, needPinger, needDoctor, needInline, needInterr,
 }
 
 // summary is what a run has come to.

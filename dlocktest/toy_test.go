@@ -41,17 +41,17 @@ type toy struct {
 
 // oddities are what a store may be like.
 type oddities struct {
-	latency  time.Duration // of every call
-	busy     time.Duration // of every call that is not alone
-	serial   bool          // calls are served one after the other
-	late     time.Duration // how long after it an expiry is noticed
-	seconds  bool          // TTLs are rounded up to whole seconds
-	noWait   bool          // Wait is not supported
-	noFence  bool          // neither are fences
-	hang     bool          // calls hang in an outage, until their context ends
-	prompt   bool          // it says that it is Prompt, and is
-	runs     int           // how many fences are reserved for each grant
-	optional bool          // none of the optional interfaces is there at all
+	latency       time.Duration // of every call
+	busy          time.Duration // of every call that is not alone
+	serial        bool          // calls are served one after the other
+	late          time.Duration // how long after it an expiry is noticed
+	seconds       bool          // TTLs are rounded up to whole seconds
+	noWait        bool          // Wait is not supported
+	noFence       bool          // neither are fences
+	hang          bool          // calls hang in an outage, until their context ends
+	interruptible bool          // it says that it is Interruptible, and is
+	runs          int           // how many fences are reserved for each grant
+	optional      bool          // none of the optional interfaces is there at all
 }
 
 // toyLock is a key that is held, or was held and has a queue.

@@ -83,7 +83,7 @@ func (c *toyClient) outage(ctx context.Context, op string, claim driver.Claim, c
 		case <-timer.C:
 		case <-c.done:
 		}
-	case s.has("prompt-but-slow"):
+	case s.has("interruptible-but-slow"):
 		select {
 		case <-ctx.Done():
 			time.Sleep(time.Second)

@@ -20,8 +20,7 @@ var (
 	_ driver.Breaker      = (*toyClient)(nil)
 	_ driver.Pinger       = (*toyClient)(nil)
 	_ driver.Doctor       = (*toyClient)(nil)
-	_ driver.Instant      = (*toyClient)(nil)
-	_ driver.Prompt       = (*toyClient)(nil)
+	_ driver.CallModer    = (*toyClient)(nil)
 )
 
 func (c *toyClient) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
@@ -235,6 +234,13 @@ func (c *toyClient) Diagnose(context.Context) ([]driver.Finding, error) {
 	return findings, nil
 }
 
-func (c *toyClient) Instant() bool { return c.s.has("instant-but-slow") }
-
-func (c *toyClient) Prompt() bool { return c.s.odd.prompt || c.s.has("prompt-but-slow") }
+func (c *toyClient) CallMode() driver.CallMode {
+	switch {
+	case c.s.has("inline-but-slow"):
+		return driver.Inline
+	case c.s.odd.interruptible || c.s.has("interruptible-but-slow"):
+		return driver.Interruptible
+	default:
+		return driver.Detached
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+func (c *toyClient) Wait(ctx context.Context, claim driver.Claim, queued func()) (driver.Grant, error) {
 	s, called := c.s, time.Now()
 	if s.odd.noWait {
 		return driver.Grant{}, errors.ErrUnsupported
@@ -42,10 +42,10 @@ func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant,
 	}
 	g, err := c.take(context.WithValue(ctx, toyWaits{}, true), claim)
 	if s.has("queued-is-said-too-soon") {
-		driver.Queued(ctx)
+		queued()
 	}
 	if err != nil && !s.has("wait-answers-held") {
-		g, err = c.waitInLine(ctx, claim)
+		g, err = c.waitInLine(ctx, claim, queued)
 	}
 	if late := c.leave(ctx); late != nil && err == nil {
 		err = late
@@ -63,7 +63,7 @@ func (c *toyClient) Wait(ctx context.Context, claim driver.Claim) (driver.Grant,
 }
 
 // waitInLine puts claim into the queue and waits. The store is locked, but not while it waits.
-func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim, queued func()) (driver.Grant, error) {
 	s, name := c.s, c.s.name(c, claim.Key)
 	if s.has("wake-up-lost-while-queuing") {
 		s.step(200 * time.Microsecond)
@@ -101,7 +101,7 @@ func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.
 					if g, err := c.take(ctx, claim); err == nil {
 						return g, nil
 					}
-					return c.waitInLine(ctx, claim)
+					return c.waitInLine(ctx, claim, queued)
 				}
 			}
 			l.given = false
@@ -109,7 +109,7 @@ func (c *toyClient) waitInLine(ctx context.Context, claim driver.Claim) (driver.
 		case l == nil || l.place(claim.Token) < 0:
 			return driver.Grant{}, errors.New("toy: the claim is no longer in the queue")
 		}
-		c.block(ctx, l)
+		c.block(ctx, l, queued)
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *toyClient) enqueue(l *toyLock, claim driver.Claim) {
 }
 
 // block waits for anything that might matter, with the store unlocked.
-func (c *toyClient) block(ctx context.Context, l *toyLock) {
+func (c *toyClient) block(ctx context.Context, l *toyLock, queued func()) {
 	s := c.s
 	changed, left := s.changed, time.Until(l.expires.Add(s.odd.late))
 	switch {
@@ -149,7 +149,7 @@ func (c *toyClient) block(ctx context.Context, l *toyLock) {
 	}
 	s.mu.Unlock()
 	if !s.has("queued-is-never-said") {
-		driver.Queued(ctx)
+		queued()
 	}
 	select {
 	case <-done:

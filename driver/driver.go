@@ -27,7 +27,7 @@
 //   - Implement [BatchRenewer] where one request can renew many locks.
 //   - Mark errors that no retry can mend with [Permanent].
 //
-// What a driver may do: [Inspector], [Breaker], [Pinger], [Doctor], [LossWatcher], [Instant], [Prompt]. Each optional interface says what happens without it, and each
+// What a driver may do: [Inspector], [Breaker], [Pinger], [Doctor], [LossWatcher], [CallModer]. Each optional interface says what happens without it, and each
 // of its methods may return an error matching [errors.ErrUnsupported]: the engine then acts as if the interface were absent.
 //
 // What a driver must not do: retry, renew by itself, write logs, start work that outlives Close, or import package dlock.

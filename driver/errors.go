@@ -13,7 +13,7 @@ var (
 	ErrNotOwner = errors.New("not the owner")
 
 	// ErrPermanent marks an error that trying again cannot mend: authentication, permission, a key of the wrong type, a
-	// configuration that the store refuses. It also says that the request was not applied; of a Wait that called [Queued] it
+	// configuration that the store refuses. It also says that the request was not applied; of a Wait that called queued it
 	// says so of the last request alone. It must not be returned for anything that passes: a timeout, a failover, a server that
 	// is loading or full. See [Permanent].
 	ErrPermanent = errors.New("permanent failure")

@@ -85,7 +85,7 @@ func (never) Acquire(context.Context, driver.Claim) (driver.Grant, error) {
 	return driver.Grant{}, driver.ErrHeld
 }
 
-func (never) Wait(ctx context.Context, _ driver.Claim) (driver.Grant, error) {
+func (never) Wait(ctx context.Context, _ driver.Claim, _ func()) (driver.Grant, error) {
 	fmt.Println("waiting")
 	<-ctx.Done()
 	return driver.Grant{}, errors.Join(ctx.Err(), driver.ErrHeld)

@@ -169,7 +169,7 @@ func TestNothingThatIsPrintedShowsAPassword(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err1 := b.Acquire(ctx, claimBy(1, "k", time.Minute))
-		_, err2 := b.Wait(ctx, claimBy(1, "k", time.Minute))
+		_, err2 := b.Wait(ctx, claimBy(1, "k", time.Minute), func() {})
 		_, err3 := b.Diagnose(ctx)
 		l, err := dlock.New(b, &dlock.Config{})
 		if err != nil {

@@ -56,11 +56,11 @@ var (
 	_ driver.Breaker      = (*Backend)(nil)
 	_ driver.Pinger       = (*Backend)(nil)
 	_ driver.Doctor       = (*Backend)(nil)
-	_ driver.Prompt       = (*Backend)(nil)
+	_ driver.CallModer    = (*Backend)(nil)
 )
 
-// Prompt is true: whatever a call waits for, it waits for the end of its context too.
-func (b *Backend) Prompt() bool { return true }
+// CallMode is Interruptible: whatever a call waits for, it waits for the end of its context too.
+func (b *Backend) CallMode() driver.CallMode { return driver.Interruptible }
 
 type options struct{ namespace string }
 

@@ -304,7 +304,8 @@ func TestAnAcquireWhoseLeaseIsLostOnTheWayIsRepeatedOnAnother(t *testing.T) {
 		}
 		return send(ctx)
 	})
-	for name, acquire := range map[string]func(context.Context, driver.Claim) (driver.Grant, error){"Acquire": b.Acquire, "Wait": b.Wait} {
+	wait := func(ctx context.Context, c driver.Claim) (driver.Grant, error) { return b.Wait(ctx, c, func() {}) }
+	for name, acquire := range map[string]func(context.Context, driver.Claim) (driver.Grant, error){"Acquire": b.Acquire, "Wait": wait} {
 		revoked.Store(true)
 		c := faulttest.Claim("t5-"+name, ttl)
 		if _, err := b.Acquire(t.Context(), c); err != nil { // so that there is a lease

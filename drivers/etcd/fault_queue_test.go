@@ -266,7 +266,7 @@ func (s *site) crowd(t *testing.T, n int) float64 {
 		b, c := backends[i%len(backends)], faulttest.Claim(lock, time.Minute)
 		wg.Go(func() {
 			began := time.Now()
-			_, err := b.Wait(ctx, c)
+			_, err := b.Wait(ctx, c, func() {})
 			mu.Lock()
 			order = append(order, i)
 			looks += int(time.Since(began) / (5 * time.Second))

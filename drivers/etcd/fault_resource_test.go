@@ -112,7 +112,7 @@ func TestHostileKeysAreKeptApart(t *testing.T) {
 		c, queued, got := faulttest.Claim(key, 50*time.Second), make(chan struct{}, 1), make(chan granted, 1)
 		claims[key], waiters[key] = c, got
 		go func() {
-			g, err := inspector.Wait(driver.WithQueued(t.Context(), func() { queued <- struct{}{} }), c)
+			g, err := inspector.Wait(t.Context(), c, func() { queued <- struct{}{} })
 			got <- granted{g, err}
 		}()
 		faulttest.Receive(t, fmt.Sprintf("a place in the queue of %.40q", key), queued)

@@ -43,7 +43,7 @@ func TestAWaiterIsNotGrantedAKeyThatIsGone(t *testing.T) {
 	}
 	got := make(chan granted, 1)
 	go func() {
-		g, err := waiter.Wait(t.Context(), faulttest.Claim("g9", 30*time.Second))
+		g, err := waiter.Wait(t.Context(), faulttest.Claim("g9", 30*time.Second), func() {})
 		got <- granted{g, err}
 	}()
 	faulttest.Eventually(t, 20*time.Second, "it watches", func() bool { return looks.Load() > 0 })
@@ -215,7 +215,7 @@ func TestAnOrphanOfOurOwnIsNotWaitedFor(t *testing.T) {
 	orphan(t, s, b, faulttest.Claim("orphan", time.Minute), "other", "-9")
 	slow := s.slowness(t)
 	began := time.Now()
-	if _, err := b.Wait(bounded(t), faulttest.Claim("orphan", time.Minute)); err != nil {
+	if _, err := b.Wait(bounded(t), faulttest.Claim("orphan", time.Minute), func() {}); err != nil {
 		t.Fatalf("Wait = %v", err)
 	}
 	if took := time.Since(began); took > time.Second+5*slow() {

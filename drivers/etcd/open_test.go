@@ -55,9 +55,9 @@ func queued(t testing.TB, b driver.Backend, c driver.Claim) <-chan error {
 	t.Helper()
 	waits, done := make(chan struct{}), make(chan error, 1)
 	once := sync.OnceFunc(func() { close(waits) })
-	ctx := driver.WithQueued(bounded(t), once)
+	ctx := bounded(t)
 	go func() {
-		_, err := b.(driver.Waiter).Wait(ctx, c)
+		_, err := b.(driver.Waiter).Wait(ctx, c, once)
 		done <- err
 	}()
 	select {

@@ -19,8 +19,9 @@ const (
 )
 
 // Wait implements [driver.Waiter].
-func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	g, err := b.persist(ctx, c, (*Backend).wait)
+func (b *Backend) Wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
+	wait := func(b *Backend, o *op, c driver.Claim) (driver.Grant, error) { return b.wait(o, c, queued) }
+	g, err := b.persist(ctx, c, wait)
 	return g, b.fail("wait", err)
 }
 
@@ -35,7 +36,7 @@ type waiter struct {
 }
 
 // wait enters the queue and waits there.
-func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
+func (b *Backend) wait(o *op, c driver.Claim, queued func()) (g driver.Grant, err error) {
 	w := &waiter{op: o, b: b, claim: c}
 	stop := b.limit(o, c.TTL)
 	defer func() { stop() }()
@@ -56,7 +57,7 @@ func (b *Backend) wait(o *op, c driver.Claim) (g driver.Grant, err error) {
 	}
 	if err == nil && ahead != "" {
 		stop()
-		driver.Queued(o)
+		queued()
 		if err = w.stand(ahead); err == nil {
 			stop = b.limit(o, c.TTL)
 		}

@@ -54,7 +54,7 @@ func childBackend(dir string) driver.Waiter {
 
 // childHold gets the key and does nothing more. It tells by the machine's clock when its TTL began to count.
 func childHold(dir string, ttl time.Duration) {
-	g, err := childBackend(dir).Wait(context.Background(), claim("k", "child", ttl))
+	g, err := childBackend(dir).Wait(context.Background(), claim("k", "child", ttl), func() {})
 	if err != nil {
 		fmt.Println("error", err)
 		return
@@ -89,8 +89,8 @@ func childHoldLease(dir string) {
 }
 
 func childWait(dir string, ttl time.Duration) {
-	ctx := driver.WithQueued(context.Background(), sync.OnceFunc(func() { fmt.Println("queued") }))
-	g, err := childBackend(dir).Wait(ctx, claim("k", "child", ttl))
+	queued := sync.OnceFunc(func() { fmt.Println("queued") })
+	g, err := childBackend(dir).Wait(context.Background(), claim("k", "child", ttl), queued)
 	fmt.Println("granted", g.Fence, err)
 	select {}
 }
@@ -139,7 +139,7 @@ func childCycle(dir string) {
 	fmt.Println("ready")
 	for i := 0; ; i++ {
 		c := claim("k", "child", cycleTTL)
-		g, err := b.Wait(context.Background(), c)
+		g, err := b.Wait(context.Background(), c, func() {})
 		if err != nil {
 			_, _ = fmt.Fprintln(log, "error", os.Getpid(), err)
 			return

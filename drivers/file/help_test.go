@@ -87,9 +87,9 @@ type granted struct {
 func enqueue(t testing.TB, b driver.Waiter, c driver.Claim) <-chan granted {
 	t.Helper()
 	ch, queued := make(chan granted, 1), make(chan struct{})
-	ctx := driver.WithQueued(t.Context(), sync.OnceFunc(func() { close(queued) }))
+	once := sync.OnceFunc(func() { close(queued) })
 	go func() {
-		g, err := b.Wait(ctx, c)
+		g, err := b.Wait(t.Context(), c, once)
 		ch <- granted{g, err, time.Now()}
 	}()
 	select {

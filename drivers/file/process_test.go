@@ -139,7 +139,7 @@ func TestAHolderThatWasStoppedBeyondItsTTLKnows(t *testing.T) {
 		var fence uint64
 		holder.says(t, "granted", &fence)
 		holder.stop(t)
-		g, err := open(t, dir).Wait(soon(t, childTTL+2*late), claim("k", "next", ample))
+		g, err := open(t, dir).Wait(soon(t, childTTL+2*late), claim("k", "next", ample), func() {})
 		if err != nil {
 			t.Logf("the holder was stopped within a call: %v", err)
 			continue
@@ -197,7 +197,7 @@ func TestWhoeverMeetsAProcessStoppedWithinItsCallIsToldWhichItIs(t *testing.T) {
 	t.Logf("TryLock and Close took %v", time.Since(began))
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := b.Wait(ctx, other); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "is it stopped?") {
+	if _, err := b.Wait(ctx, other, func() {}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "is it stopped?") {
 		t.Errorf("Wait = %v, want the context's error and the question whether the process is stopped", err)
 	}
 	stopped.goOn(t)

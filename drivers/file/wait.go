@@ -15,7 +15,7 @@ var errNoBox = errors.New("no mailbox")
 
 // Wait implements [driver.Waiter]. Nothing runs in the background but the reader of the mailbox: each waiting call looks at the key when it gets a letter, when the holder's TTL has passed, and now and
 // then to say that it is there. Whoever looks first at a key that has become free passes it on, be it to another.
-func (b *backend) Wait(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+func (b *backend) Wait(ctx context.Context, claim driver.Claim, queued func()) (driver.Grant, error) {
 	w := waiter{token: claim.Token, owner: claim.Owner, ttl: claim.TTL}
 	defer func() { b.mail.unregister(w.ticket) }()
 	var woken <-chan struct{}
@@ -33,7 +33,7 @@ func (b *backend) Wait(ctx context.Context, claim driver.Claim) (driver.Grant, e
 		case !errors.Is(err, driver.ErrHeld):
 			return g, failed("wait", err)
 		}
-		driver.Queued(ctx)
+		queued()
 		timer.Reset(pause)
 		select {
 		case <-woken:

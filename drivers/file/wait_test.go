@@ -41,7 +41,10 @@ func TestCallsReturnWhenTheirContextEndsWhileAProcessIsStoppedWithinItsCall(t *t
 	goOn := stopWithin(t, path(dir, "k"))
 	for what, call := range map[string]func(ctx context.Context) error{
 		"Acquire": func(ctx context.Context) error { _, err := b.Acquire(ctx, claim("k", "other", ample)); return err },
-		"Wait":    func(ctx context.Context) error { _, err := b.Wait(ctx, claim("k", "other", ample)); return err },
+		"Wait": func(ctx context.Context) error {
+			_, err := b.Wait(ctx, claim("k", "other", ample), func() {})
+			return err
+		},
 		"Renew":   func(ctx context.Context) error { _, err := b.Renew(ctx, c); return err },
 		"Release": func(ctx context.Context) error { return b.Release(ctx, c) },
 		"Break":   func(ctx context.Context) error { return b.(driver.Breaker).Break(ctx, "k", g.Fence) },

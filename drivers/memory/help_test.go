@@ -63,7 +63,7 @@ func wait(t *testing.T, b driver.Waiter, c driver.Claim) *call {
 	w := &call{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		w.grant, w.err = b.Wait(ctx, c)
+		w.grant, w.err = b.Wait(ctx, c, func() {})
 		w.at = time.Now()
 	}()
 	synctest.Wait()

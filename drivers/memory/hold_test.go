@@ -277,7 +277,7 @@ func TestACtxThatIsDoneAtEntryChangesNothing(t *testing.T) {
 func everyMethod(ctx context.Context, b *memory.Backend, c driver.Claim, fence uint64) map[string]error {
 	errs := map[string]error{}
 	_, errs["Acquire"] = b.Acquire(ctx, c)
-	_, errs["Wait"] = b.Wait(ctx, c)
+	_, errs["Wait"] = b.Wait(ctx, c, func() {})
 	_, errs["Renew"] = b.Renew(ctx, c)
 	errs["RenewBatch"] = b.RenewBatch(ctx, []driver.Claim{c})[0].Err
 	errs["Release"] = b.Release(ctx, c)

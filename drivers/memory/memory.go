@@ -75,7 +75,7 @@ var (
 	_ driver.Breaker      = (*Backend)(nil)
 	_ driver.Pinger       = (*Backend)(nil)
 	_ driver.Doctor       = (*Backend)(nil)
-	_ driver.Instant      = (*Backend)(nil)
+	_ driver.CallModer    = (*Backend)(nil)
 )
 
 // New returns the only client of a store of its own.
@@ -109,8 +109,8 @@ func (b *Backend) Ping(ctx context.Context) error {
 	return err
 }
 
-// Instant is true: nothing but Wait waits here.
-func (b *Backend) Instant() bool { return true }
+// CallMode is Inline: nothing but Wait waits here.
+func (b *Backend) CallMode() driver.CallMode { return driver.Inline }
 
 // Close leaves holds until they expire, and takes this client's claims out of the queues, as if its process had vanished.
 func (b *Backend) Close() error {

@@ -21,7 +21,7 @@ type waiter struct {
 
 // Wait implements [driver.Waiter]. Nothing runs in the background: each waiting call has a timer for the holder's expiry,
 // and the first to look after it passes the lock on, be it to another.
-func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (b *Backend) Wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
 	now, err := b.enter(ctx)
 	if err != nil {
 		return driver.Grant{}, err
@@ -37,7 +37,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 	for {
 		woken := w.arm(l.expires)
 		b.store.mu.Unlock()
-		driver.Queued(ctx)
+		queued()
 		select {
 		case <-ctx.Done():
 		case <-b.done:

@@ -59,7 +59,7 @@ func TestStartOfAHandOverHasAMonotonicReading(t *testing.T) {
 	defer cancel()
 	grants := make(chan driver.Grant, 1)
 	go func() {
-		g, _ := b.Wait(ctx, claim("b"))
+		g, _ := b.Wait(ctx, claim("b"), func() {})
 		grants <- g
 	}()
 	for queued := false; !queued; {
@@ -144,7 +144,7 @@ func TestACancelledWaitSaysThatItWasQueuedAndStaysInTheQueue(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		queued := false
-		_, err := b.Wait(driver.WithQueued(ctx, func() { queued = true }), claim("b"))
+		_, err := b.Wait(ctx, claim("b"), func() { queued = true })
 		if !errors.Is(err, context.DeadlineExceeded) || !queued {
 			t.Errorf("Wait = %v, queued %v; want ctx's error and true", err, queued)
 		}
@@ -341,7 +341,7 @@ func TestManyGoroutinesExcludeEachOther(t *testing.T) {
 				c := withTTL(claim(fmt.Sprintf("%d-%d", i, j)), time.Minute)
 				if j%5 == 4 { // gives up soon, and cleans up like the engine
 					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Microsecond)
-					_, err := b.Wait(ctx, c)
+					_, err := b.Wait(ctx, c, func() {})
 					cancel()
 					if err != nil {
 						err = b.Release(t.Context(), c)
@@ -350,7 +350,7 @@ func TestManyGoroutinesExcludeEachOther(t *testing.T) {
 						}
 						continue
 					}
-				} else if _, err := b.Wait(soon, c); err != nil {
+				} else if _, err := b.Wait(soon, c, func() {}); err != nil {
 					t.Errorf("Wait = %v, want a grant", err)
 					return
 				}

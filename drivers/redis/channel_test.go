@@ -23,7 +23,7 @@ func TestAChannelWithWhiteSpaceIsRefused(t *testing.T) {
 	b := redisdriver.New(plainClient(t, s.Addr), redisdriver.WithChannel("my app:")).(*redisdriver.Backend)
 	t.Cleanup(func() { _ = b.Close() })
 	c := faulttest.Claim("k", 10*time.Second)
-	if _, err := b.Wait(limited(t, 20*time.Second), c); !errors.Is(err, driver.ErrPermanent) {
+	if _, err := b.Wait(limited(t, 20*time.Second), c, func() {}); !errors.Is(err, driver.ErrPermanent) {
 		t.Errorf("Wait = %v, want the channel refused for good", err)
 	}
 	if v := s.value(t, "k"); v != "" {

@@ -142,7 +142,7 @@ func TestACompanionOfAnotherTypeDoesNotBarTheWay(t *testing.T) {
 			acquire(t, a, c)
 			spoil("k")
 			told := make(chan struct{}, 100)
-			got := wait(driver.WithQueued(t.Context(), func() { told <- struct{}{} }), b, w)
+			got := waitTold(t.Context(), b, w, func() { told <- struct{}{} })
 			faulttest.Receive(t, "the answer that it waits", told)
 			release(t, a, c)
 			within(t, patience, "the lock", got)
@@ -150,7 +150,7 @@ func TestACompanionOfAnotherTypeDoesNotBarTheWay(t *testing.T) {
 			// While somebody does, who learns of it by asking.
 			c, w = faulttest.Claim("l", 10*time.Second), faulttest.Claim("l", 6*time.Second)
 			acquire(t, a, c)
-			got = wait(driver.WithQueued(t.Context(), func() { told <- struct{}{} }), b, w)
+			got = waitTold(t.Context(), b, w, func() { told <- struct{}{} })
 			faulttest.Receive(t, "the answer that it waits", told)
 			spoil("l")
 			release(t, a, c)

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9/auth"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 	redisdriver "github.com/dlock-go/dlock/drivers/redis"
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
@@ -61,14 +62,14 @@ func TestACallEndsWithItsContextWhileAHookOfTheApplicationBlocks(t *testing.T) {
 			o.Addr = s.Addr
 			client := goredis.NewClient(o)
 			b := redisdriver.New(client).(*redisdriver.Backend)
-			if !b.Prompt() {
-				t.Error("the backend does not say that it is Prompt")
+			if b.CallMode() != driver.Interruptible {
+				t.Error("the backend does not say that it is Interruptible")
 			}
 			late := faulttest.Lateness(t)
 			c := faulttest.Claim("g3", time.Minute)
 			calls := map[string]func(ctx context.Context) error{
 				"Acquire": func(ctx context.Context) error { _, err := b.Acquire(ctx, c); return err },
-				"Wait":    func(ctx context.Context) error { _, err := b.Wait(ctx, c); return err },
+				"Wait":    func(ctx context.Context) error { _, err := b.Wait(ctx, c, func() {}); return err },
 				"Renew":   func(ctx context.Context) error { _, err := b.Renew(ctx, c); return err },
 				"Release": func(ctx context.Context) error { return b.Release(ctx, c) },
 				"Ping":    b.Ping,

@@ -46,7 +46,7 @@ func TestAHandOverWhoseMessageIsLostIsFoundByAsking(t *testing.T) {
 		ca, cb := faulttest.Claim(key, time.Minute), faulttest.Claim(key, ttl)
 		acquire(t, holder, ca)
 		told := make(chan struct{})
-		got := wait(driver.WithQueued(t.Context(), sync.OnceFunc(func() { close(told) })), b, cb)
+		got := waitTold(t.Context(), b, cb, sync.OnceFunc(func() { close(told) }))
 		faulttest.Receive(t, "the reply that it is in the queue", told)
 		return p, ca, cb, got
 	}
@@ -172,7 +172,7 @@ func crowd(t *testing.T, s *server, n int) float64 {
 		b, c := backends[i%len(backends)], faulttest.Claim(key, time.Minute)
 		wg.Go(func() {
 			began := time.Now()
-			_, err := b.Wait(t.Context(), c)
+			_, err := b.Wait(t.Context(), c, func() {})
 			mu.Lock()
 			order = append(order, i)
 			asked += int(time.Since(began) / (2 * time.Second)) // whether it is still in the queue: that is upkeep
@@ -341,7 +341,7 @@ func expiringHolders(t *testing.T, newcomers bool) {
 	join := func(who int) {
 		b, c := clients[who%len(clients)], faulttest.Claim("d8", ttl)
 		wg.Go(func() {
-			g, err := b.Wait(t.Context(), c)
+			g, err := b.Wait(t.Context(), c, func() {})
 			if err != nil {
 				t.Errorf("waiter %d: %v", who, err)
 				return

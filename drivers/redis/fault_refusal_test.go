@@ -78,7 +78,7 @@ func TestARefusalThatCannotBeUndoneIsNotPermanentAtFirst(t *testing.T) {
 	claimed(t, backend(t, s.Addr), "k")
 	dsn := s.without(t, "setrange", "lrem")
 	c := faulttest.Claim("k", 30*time.Second)
-	_, err := openBackend(t, dsn).Wait(t.Context(), c)
+	_, err := openBackend(t, dsn).Wait(t.Context(), c, func() {})
 	if err == nil || errors.Is(err, driver.ErrPermanent) || !strings.Contains(err.Error(), "can't run this command") {
 		t.Errorf("Wait = %v, want the refusal, and not for good: the token is in the queue", err)
 	}

@@ -384,7 +384,7 @@ func TestAServerThatRepeatsWhatItWasToldDoesNotMakeItPublic(t *testing.T) {
 			c := driver.Claim{Key: "k", Token: canary + strings.Repeat("0", 32-len(canary)), Owner: "a test", TTL: time.Second}
 			for op, call := range map[string]func() error{
 				"Acquire":  func() error { _, err := b.Acquire(ctx, c); return err },
-				"Wait":     func() error { _, err := b.Wait(ctx, c); return err },
+				"Wait":     func() error { _, err := b.Wait(ctx, c, func() {}); return err },
 				"Renew":    func() error { _, err := b.Renew(ctx, c); return err },
 				"Release":  func() error { return b.Release(ctx, c) },
 				"Break":    func() error { return b.Break(ctx, c.Key, 1) },

@@ -156,7 +156,7 @@ func TestAServerThatRefusesIsAnErrorAndNeverHeld(t *testing.T) {
 			f.check(t, "Acquire", err)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			_, err = b.(driver.Waiter).Wait(ctx, faulttest.Claim("d2", 30*time.Second))
+			_, err = b.(driver.Waiter).Wait(ctx, faulttest.Claim("d2", 30*time.Second), func() {})
 			f.check(t, "Wait", err)
 			for _, op := range []func() error{
 				func() error { _, err := b.Renew(t.Context(), held); return err },
@@ -307,7 +307,7 @@ func TestAnAnswerOfAnyServerThatRefusesKeepsItsKind(t *testing.T) {
 				f.check(t, "Release", b.Release(t.Context(), c))
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
-				_, err = b.Wait(ctx, c)
+				_, err = b.Wait(ctx, c, func() {})
 				f.check(t, "Wait", err)
 			})
 		}

@@ -289,9 +289,14 @@ type granted struct {
 
 // wait starts a Wait.
 func wait(ctx context.Context, b driver.Waiter, c driver.Claim) <-chan granted {
+	return waitTold(ctx, b, c, func() {})
+}
+
+// waitTold starts a Wait that calls queued.
+func waitTold(ctx context.Context, b driver.Waiter, c driver.Claim, queued func()) <-chan granted {
 	ch := make(chan granted, 1)
 	go func() {
-		g, err := b.Wait(ctx, c)
+		g, err := b.Wait(ctx, c, queued)
 		ch <- granted{g, err, time.Now()}
 	}()
 	return ch

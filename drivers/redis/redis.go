@@ -100,7 +100,7 @@ var (
 	_ driver.Breaker      = (*Backend)(nil)
 	_ driver.Pinger       = (*Backend)(nil)
 	_ driver.Doctor       = (*Backend)(nil)
-	_ driver.Prompt       = (*Backend)(nil)
+	_ driver.CallModer    = (*Backend)(nil)
 )
 
 type options struct {
@@ -276,8 +276,15 @@ func quiet() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// Prompt is true for one server, whatever functions of the application there are in its client's options. With Sentinel, in a cluster, with replicas, and with a client of another kind, a call may last until the client's timeout.
-func (b *Backend) Prompt() bool { return b.pipe.lanes.shared == nil }
+// CallMode is Interruptible for one server, whatever functions of the application are in its
+// client's options. With Sentinel, in a cluster, with replicas, and with a client of another kind a
+// call may last until the client's timeout, so it is Detached.
+func (b *Backend) CallMode() driver.CallMode {
+	if b.pipe.lanes.shared != nil {
+		return driver.Detached
+	}
+	return driver.Interruptible
+}
 
 // Close ends the subscription and the clients that were made here.
 func (b *Backend) Close() error {

@@ -151,8 +151,8 @@ func TestSentinelThatDoesNotAnswer(t *testing.T) {
 func TestSentinelLeavesCallsToTheClient(t *testing.T) {
 	t.Parallel()
 	for name, b := range sentinelBackends(t, "127.0.0.1:1") {
-		if b.Prompt() {
-			t.Errorf("%s: the backend says that it is Prompt", name)
+		if b.CallMode() != driver.Detached {
+			t.Errorf("%s: the backend says that it can be interrupted", name)
 		}
 		client, renewer := redisdriver.Clients(b)
 		if separate := client != renewer; separate != (name == "a DSN") {

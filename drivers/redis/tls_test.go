@@ -38,13 +38,13 @@ func TestACallEndsWithItsContextWhileTLSIsNotAnswered(t *testing.T) {
 			t.Parallel()
 			late := faulttest.Lateness(t)
 			b := open(t, listenSilently(t).addr)
-			if !b.Prompt() {
-				t.Error("the backend does not say that it is Prompt")
+			if b.CallMode() != driver.Interruptible {
+				t.Error("the backend does not say that it is Interruptible")
 			}
 			c := claimFor("k", 1, time.Minute)
 			for what, call := range map[string]func(ctx context.Context) error{
 				"Acquire": func(ctx context.Context) error { _, err := b.Acquire(ctx, c); return err },
-				"Wait":    func(ctx context.Context) error { _, err := b.Wait(ctx, c); return err },
+				"Wait":    func(ctx context.Context) error { _, err := b.Wait(ctx, c, func() {}); return err },
 				"Release": func(ctx context.Context) error { return b.Release(ctx, c) },
 				"Ping":    b.Ping,
 			} {
@@ -74,8 +74,11 @@ func TestCloseDoesNotWaitForTLS(t *testing.T) {
 		known bool // the server has been asked already what it is, and only the subscription is missing
 		call  func(b *redisdriver.Backend, c driver.Claim) error
 	}{
-		"a request":      {false, func(b *redisdriver.Backend, c driver.Claim) error { _, err := b.Acquire(t.Context(), c); return err }},
-		"a subscription": {true, func(b *redisdriver.Backend, c driver.Claim) error { _, err := b.Wait(t.Context(), c); return err }},
+		"a request": {false, func(b *redisdriver.Backend, c driver.Claim) error { _, err := b.Acquire(t.Context(), c); return err }},
+		"a subscription": {true, func(b *redisdriver.Backend, c driver.Claim) error {
+			_, err := b.Wait(t.Context(), c, func() {})
+			return err
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			late := faulttest.Lateness(t)

@@ -60,10 +60,10 @@ func startWait(t testing.TB, b driver.Waiter, c driver.Claim) *waiting {
 	t.Helper()
 	w := &waiting{queued: make(chan struct{}), done: make(chan struct{})}
 	var once sync.Once
-	ctx := driver.WithQueued(limited(t, 30*time.Second), func() { once.Do(func() { close(w.queued) }) })
+	ctx, queued := limited(t, 30*time.Second), func() { once.Do(func() { close(w.queued) }) }
 	go func() {
 		defer close(w.done)
-		w.grant, w.err = b.Wait(ctx, c)
+		w.grant, w.err = b.Wait(ctx, c, queued)
 	}()
 	select {
 	case <-w.queued:

@@ -567,7 +567,7 @@ func TestNotifyOffPolls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	dsn := "redis://" + server.Addr + "?notify=off"
-	if _, err := openBackend(t, dsn).Wait(t.Context(), claimFor("k", 1, time.Second)); !errors.Is(err, errors.ErrUnsupported) {
+	if _, err := openBackend(t, dsn).Wait(t.Context(), claimFor("k", 1, time.Second), func() {}); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Wait = %v, want errors.ErrUnsupported", err)
 	}
 	a, b := openLocker(t, dsn, dlock.Config{}), openLocker(t, dsn, dlock.Config{RetryInterval: 20 * time.Millisecond})

@@ -10,7 +10,7 @@ import (
 )
 
 // Wait implements [driver.Waiter].
-func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (b *Backend) Wait(ctx context.Context, c driver.Claim, queued func()) (driver.Grant, error) {
 	if !b.opt.notify {
 		return driver.Grant{}, errNoNotify
 	}
@@ -29,7 +29,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 		b.queue.orphans.add(c)
 		return driver.Grant{}, err
 	}
-	w := &waiter{b: b, claim: c}
+	w := &waiter{b: b, claim: c, tell: queued}
 	if s.fence > 0 {
 		return w.grant(s.fence, sent), nil
 	}
@@ -48,6 +48,7 @@ func (b *Backend) Wait(ctx context.Context, c driver.Claim) (driver.Grant, error
 type waiter struct {
 	b     *Backend
 	claim driver.Claim
+	tell  func() // that another owner has the lock
 
 	given  chan uint64   // the fence of a hand-over
 	nudge  chan struct{} // the subscription was interrupted: ask again at once
@@ -83,7 +84,7 @@ func (w *waiter) wait(ctx context.Context, sent time.Time, s standing) (driver.G
 		default:
 			w.queued, w.untold = true, false
 			w.note(sent, s.last)
-			driver.Queued(ctx)
+			w.tell()
 			timer.Reset(w.pause(s))
 			fence, start, err := w.listen(ctx, timer)
 			if err != nil {

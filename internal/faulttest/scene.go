@@ -71,7 +71,7 @@ func UseDoneContext(t *testing.T, l dlock.Locker, b driver.Waiter) {
 	c := Claim("b2", time.Second)
 	_, errTry := l.TryLock(ctx, "b2")
 	_, errAcquire := b.Acquire(ctx, c)
-	_, errWait := b.Wait(ctx, c)
+	_, errWait := b.Wait(ctx, c, func() {})
 	_, errRenew := b.Renew(ctx, c)
 	for what, err := range map[string]error{
 		"Lock": l.Lock(ctx, "b2"), "TryLock": errTry, "Ping": dlock.Ping(ctx, l), "Backend.Acquire": errAcquire, "Backend.Wait": errWait,
