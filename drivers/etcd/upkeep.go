@@ -65,25 +65,38 @@ func (l *lease) plan(now time.Time) {
 	l.timer.Reset(max(next.Sub(now), time.Millisecond))
 }
 
-// expire ends the holds and the places in queues whose time is up. b.mu is held.
+// expire ends the holds and the places in queues whose time is up, and deletes their keys. Until a
+// delete is answered its name is reserved: a late renewal must not be granted a key that is about to
+// go. b.mu is held.
 func (b *Backend) expire(l *lease, now time.Time) {
-	var over []*entry
+	type expired struct {
+		name string
+		rev  int64 // one that is not known is found by the next check, if the key is there
+		free func()
+	}
+	var over []expired
 	for e := range l.entries {
 		if e.users == 0 && !now.Before(e.until) {
 			b.lose(e)
-			over = append(over, e)
+			over = append(over, expired{e.name, e.rev, b.reserve(e.name)})
 		}
 	}
 	if len(over) == 0 {
 		return
 	}
-	b.background(requestLimit, func(ctx context.Context) {
-		for _, e := range over { // one whose revision is not known is found by the next check, if it is there
-			if _, err := b.remove(ctx, e.name, e.rev); err != nil {
-				return
-			}
+	b.background(l.ttl, func(ctx context.Context) {
+		for _, x := range over {
+			b.insist(ctx, func() error { _, err := b.remove(ctx, x.name, x.rev); return err })
+			x.free()
 		}
 	})
+}
+
+// insist repeats a delete until it is answered or ctx ends.
+func (b *Backend) insist(ctx context.Context, remove func() error) {
+	for ctx.Err() == nil && remove() != nil {
+		rest(ctx, sweepPause)
+	}
 }
 
 // sweep deletes the keys of these names, which are not in the book, on l. Until there is an answer
@@ -95,12 +108,7 @@ func (b *Backend) sweep(l *lease, names []string) {
 		}
 		free := b.reserve(name)
 		b.background(l.ttl, func(ctx context.Context) {
-			for ctx.Err() == nil {
-				if _, err := b.removePlainly(ctx, name); err == nil {
-					break
-				}
-				rest(ctx, sweepPause)
-			}
+			b.insist(ctx, func() error { _, err := b.removePlainly(ctx, name); return err })
 			free()
 		})
 	}
