@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,8 +20,26 @@ func (b *Backend) Renew(ctx context.Context, c driver.Claim) (driver.Grant, erro
 // renewBatchSize is how many locks one script renews. A script that takes long keeps everybody else waiting.
 const renewBatchSize = 200
 
-// RenewBatch implements [driver.BatchRenewer].
+// RenewBatch implements [driver.BatchRenewer]. The client reads on when ctx is canceled, until its
+// timeout has passed, so the call leaves it behind. The claims are copied for it.
 func (b *Backend) RenewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
+	answers := make(chan []driver.Renewal, 1)
+	mine := slices.Clone(claims)
+	go func() { answers <- b.renewBatch(ctx, mine) }()
+	select {
+	case a := <-answers:
+		return a
+	case <-ctx.Done():
+	}
+	select { // an answer that is there counts
+	case a := <-answers:
+		return a
+	default:
+		return slices.Repeat([]driver.Renewal{{Err: classify("renew", ctx.Err())}}, len(claims))
+	}
+}
+
+func (b *Backend) renewBatch(ctx context.Context, claims []driver.Claim) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	if err := b.ready(ctx); err != nil {
 		for i := range answers {
