@@ -103,19 +103,24 @@ func Register(b driver.Backend) (ticket uint64, woken <-chan struct{}, err error
 // MaxSize is how large a lock's file may be.
 const MaxSize = maxSize
 
+// MaxFence is the last fence.
+const MaxFence = maxFence
+
 // IsKeyFile, IsBox and IsLeftover tell what a name in the directory is.
 var IsKeyFile, IsBox, IsLeftover = isKeyFile, isBox, isLeftover
 
 // Forged is what somebody who may write to a lock's file can put into it.
 type Forged struct {
-	Key            string
-	Fence          uint64
-	Start, Expires int64
-	Queue          []ForgedWaiter
+	Key                   string
+	Number                uint64 // of the record
+	Fence                 uint64
+	Since, Start, Expires int64
+	Queue                 []ForgedWaiter
 }
 
 // ForgedWaiter is a place in the queue that nobody asked for.
 type ForgedWaiter struct {
+	Nobody bool // it has no token
 	Box    string
 	Ticket uint64
 	TTL    time.Duration
@@ -136,25 +141,29 @@ func Forge(file string, change func(f *Forged)) error {
 	if err != nil {
 		return err
 	}
-	f := Forged{Key: s.key, Fence: s.fence, Start: s.start, Expires: s.expires}
+	f := Forged{Key: s.key, Number: 1, Fence: s.fence, Since: s.since, Start: s.start, Expires: s.expires}
 	change(&f)
-	s.key, s.fence, s.start, s.expires, s.queue = f.Key, f.Fence, f.Start, f.Expires, nil
+	s.key, s.fence, s.since, s.start, s.expires, s.queue = f.Key, f.Fence, f.Since, f.Start, f.Expires, nil
 	for i, w := range f.Queue {
-		s.queue = append(s.queue, waiter{token: "forged" + string(rune('a'+i)), owner: "forger", ttl: w.TTL, box: w.Box, ticket: w.Ticket, seen: w.Seen})
+		forged := waiter{token: "forged" + string(rune('a'+i)), owner: "forger", ttl: w.TTL, box: w.Box, ticket: w.Ticket, seen: w.Seen}
+		if w.Nobody {
+			forged.token = ""
+		}
+		s.queue = append(s.queue, forged)
 	}
-	return os.WriteFile(file, fileImage(s.encode(make([]byte, recordSize))), 0o600)
+	return os.WriteFile(file, fileImage(s.encode(make([]byte, recordSize)), f.Number), 0o600)
 }
 
 // ForgeAbout makes the directory's own file say this.
 func ForgeAbout(file, boot string, floor uint64, swept int64) error {
-	return os.WriteFile(file, fileImage(about{boot: boot, floor: floor, swept: swept}.encode()), 0o600)
+	return os.WriteFile(file, fileImage(about{boot: boot, floor: floor, swept: swept}.encode(), 1), 0o600)
 }
 
 // fileImage is a file whose only record is b, which has room for the record's head in front.
-func fileImage(b []byte) []byte {
-	seal(b, 1)
+func fileImage(b []byte, seq uint64) []byte {
+	seal(b, seq)
 	image := make([]byte, sizeFor(len(b)-recordSize))
-	copy(image, header(markOdd))
-	copy(image[slotAt(1, len(image)):], b)
+	copy(image, header(markOf(seq)))
+	copy(image[slotAt(seq, len(image)):], b)
 	return image
 }

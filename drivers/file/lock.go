@@ -122,11 +122,9 @@ func (c *change) handOver() {
 
 // passOn gives a free key to the first in the queue who is there. Those in front, who are not, have lost their place.
 func (c *change) passOn() {
-	s := &c.state
-	for len(s.queue) > 0 && s.holder == "" {
-		w := s.queue[0]
-		s.queue = slices.Delete(s.queue, 0, 1)
-		c.dirty = true
+	s, asked := &c.state, 0
+	for ; asked < len(s.queue) && s.holder == ""; asked++ {
+		w := s.queue[asked]
 		if w.silent(c.now.mono) {
 			continue
 		}
@@ -134,5 +132,9 @@ func (c *change) passOn() {
 		if c.wake, there = c.d.address(w); there {
 			s.give(w.token, w.owner, w.ttl, c.now)
 		}
+	}
+	if asked > 0 { // all at once: a forged queue may be long
+		s.queue = slices.Delete(s.queue, 0, asked)
+		c.dirty = true
 	}
 }

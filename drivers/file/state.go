@@ -165,9 +165,10 @@ func decodeState(b []byte) (state, error) {
 	return s, nil
 }
 
-// possible reports whether the numbers of s can be: the checksum of a forged file may be right.
+// possible reports whether s can be: the checksum of a forged file may be right. Who has no token
+// can be given nothing, and would make the next one be asked, too.
 func (s *state) possible() bool {
-	return s.fence <= maxFence && 0 <= s.start && s.start <= s.expires
+	return s.fence <= maxFence && 0 <= s.start && s.start <= s.expires && s.place("") < 0
 }
 
 func putText(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }
