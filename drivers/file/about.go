@@ -30,7 +30,7 @@ func decodeAbout(body []byte) (about, error) {
 	}
 	d := decoder{b: body}
 	a := about{boot: d.text(), floor: d.num(), swept: d.int()}
-	if d.bad || len(d.b) > 0 || a.floor > maxFence {
+	if d.bad || len(d.b) > 0 || a.floor > maxFloor {
 		return about{}, errBody
 	}
 	return a, nil

@@ -3,6 +3,7 @@
 package file_test
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dlock-go/dlock/driver"
 	filedriver "github.com/dlock-go/dlock/drivers/file"
 	"github.com/dlock-go/dlock/internal/faulttest"
 )
@@ -81,4 +83,62 @@ func TestALongQueueOfWaitersWhoAreGoneIsPassedOverInOneGo(t *testing.T) {
 		t.Errorf("the release took %v and a renewal %v, want at most %v", took, renewal, most)
 	}
 	acquire(t, b, claim("k", "next", ample))
+}
+
+// A forged fence may be the last one there is. The key is then refused, and stays readable.
+func TestAKeyWithoutFencesLeftIsRefusedAndHarmsNoOther(t *testing.T) {
+	dir := newDir(t)
+	b, c := open(t, dir), claim("k", "holder", ample)
+	acquire(t, b, c)
+	forge(t, dir, func(f *filedriver.Forged) { f.Fence = filedriver.MaxFence })
+	waiting := claim("k", "waiter", childTTL) // by which it looks often
+	got := make(chan error, 1)
+	enqueued := driver.WithQueued(t.Context(), func() { _ = b.Release(t.Context(), c) })
+	go func() {
+		_, err := b.Wait(enqueued, waiting)
+		got <- err
+	}()
+	refused(t, "Wait", faulttest.Receive(t, "an answer to who waits", got), path(dir, "k"), "fence")
+	for range 3 {
+		_, err := b.Acquire(t.Context(), claim("k", "next", ample))
+		refused(t, "Acquire", err, path(dir, "k"), "fence")
+	}
+	sweep(t, b)
+	for range 3 {
+		other := acquired(t, b, claim("other", "a", ample))
+		if _, err := b.Renew(t.Context(), other); err != nil {
+			t.Errorf("Renew of another key = %v, want nil", err)
+		}
+		release(t, b, other)
+	}
+}
+
+func TestAForgedFloorLeavesFencesForEveryKey(t *testing.T) {
+	defer filedriver.Restart("this boot")()
+	dir := newDir(t)
+	b := open(t, dir)
+	acquire(t, b, claim("k", "holder", ample))
+	if err := filedriver.ForgeAbout(filepath.Join(dir, ".dlock"), "this boot", filedriver.MaxFence, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		other := acquired(t, b, claim("other", "a", ample))
+		if _, err := b.Renew(t.Context(), other); err != nil {
+			t.Errorf("Renew = %v, want nil", err)
+		}
+		release(t, b, other)
+	}
+}
+
+func TestAForgedRecordNumberDoesNotMakeTheNextWriteADamage(t *testing.T) {
+	dir := newDir(t)
+	b, c := open(t, dir), claim("k", "holder", ample)
+	acquire(t, b, c)
+	forge(t, dir, func(f *filedriver.Forged) { f.Number = math.MaxUint64 })
+	for range 3 {
+		if _, err := b.Renew(t.Context(), c); err != nil {
+			t.Fatalf("Renew = %v, want nil", err)
+		}
+	}
+	release(t, b, c)
 }

@@ -42,6 +42,9 @@ func (c *change) acquire(claim driver.Claim) (driver.Grant, error) {
 	}
 	switch s.holder {
 	case "":
+		if s.fence >= maxFence {
+			return driver.Grant{}, c.d.damaged(fileName(claim.Key), errNoFence)
+		}
 		s.give(claim.Token, claim.Owner, claim.TTL, c.now)
 	case claim.Token:
 		s.start, s.expires = c.now.mono, max(s.expires, after(c.now.mono, claim.TTL))
@@ -123,7 +126,7 @@ func (c *change) handOver() {
 // passOn gives a free key to the first in the queue who is there. Those in front, who are not, have lost their place.
 func (c *change) passOn() {
 	s, asked := &c.state, 0
-	for ; asked < len(s.queue) && s.holder == ""; asked++ {
+	for ; asked < len(s.queue) && s.holder == "" && s.fence < maxFence; asked++ {
 		w := s.queue[asked]
 		if w.silent(c.now.mono) {
 			continue

@@ -233,14 +233,15 @@ func (f *locked) begin(size int) error {
 
 // put fills the slot that does not count, and makes it the one that does.
 func (f *locked) put(b []byte) error {
-	seal(b, f.seq+1)
-	if err := writeAt(f.fd, b, slotAt(f.seq+1, f.size)); err != nil {
+	seq := nextNumber(f.seq)
+	seal(b, seq)
+	if err := writeAt(f.fd, b, slotAt(seq, f.size)); err != nil {
 		return err
 	}
-	if err := writeAt(f.fd, []byte{markOf(f.seq + 1)}, len(signature)); err != nil {
+	if err := writeAt(f.fd, []byte{markOf(seq)}, len(signature)); err != nil {
 		return err
 	}
-	f.seq++
+	f.seq = seq
 	return nil
 }
 

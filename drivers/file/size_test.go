@@ -89,6 +89,8 @@ func TestForgedNumbersAreNotBelieved(t *testing.T) {
 		"a fence after which there is none": func(f *filedriver.Forged) { f.Fence = math.MaxUint64 },
 		"an end before the beginning":       func(f *filedriver.Forged) { f.Start, f.Expires = f.Expires, f.Start },
 		"a beginning before the machine's":  func(f *filedriver.Forged) { f.Start, f.Expires = math.MinInt64, math.MaxInt64 },
+		"a year that no calendar has":       func(f *filedriver.Forged) { f.Since = math.MaxInt64 },
+		"a year before there were clocks":   func(f *filedriver.Forged) { f.Since = math.MinInt64 },
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := newDir(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/bits"
 )
 
@@ -42,6 +43,15 @@ func slotSize(fileSize int) int { return (fileSize - headerSize) / 2 }
 // sizeFor returns the size of a file whose slots have room for a body.
 func sizeFor(body int) int {
 	return max(minSize, 1<<bits.Len(uint(2*(recordSize+body)+headerSize-1)))
+}
+
+// nextNumber returns the number of the record after this one, of the other parity and never 0,
+// which is none: a forged record may have the last number there is.
+func nextNumber(seq uint64) uint64 {
+	if seq == math.MaxUint64 {
+		return 2
+	}
+	return seq + 1
 }
 
 // slotAt returns where the record with this number goes.

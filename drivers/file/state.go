@@ -66,8 +66,9 @@ func (s *state) free() { s.holder, s.owner, s.since, s.start, s.expires = "", ""
 
 // give makes token the holder. The fence rises also when the file, or all of them, were lost: it is no less than the wall clock.
 func (s *state) give(token, owner string, ttl time.Duration, now instant) {
-	s.fence = max(s.fence+1, uint64(max(now.time.UnixMicro(), 0)))
-	s.holder, s.owner, s.since = token, owner, now.time.UnixMicro()
+	wall := max(now.time.UnixMicro(), 0)
+	s.fence = max(s.fence+1, uint64(wall))
+	s.holder, s.owner, s.since = token, owner, wall
 	s.start, s.expires = now.mono, after(now.mono, ttl)
 }
 
@@ -125,9 +126,20 @@ func (s *state) awaited(now int64) bool {
 
 var errBody = errors.New("it does not hold what a lock's file holds")
 
-// maxFence is beyond every clock, and far below the end of the numbers: a forged fence must not
-// make the next one begin at zero.
-const maxFence = 1 << 62
+const (
+	// maxFence is beyond every clock, and far below the end of the numbers: a forged fence must
+	// not make the next one begin at zero. After it a key is given to nobody.
+	maxFence = 1 << 62
+
+	// maxFloor leaves as many fences again to every key: one that is forged must not use up those
+	// of the others.
+	maxFloor = maxFence / 2
+
+	// maxSince is in the year 6536: a year of more than four digits cannot be written as JSON.
+	maxSince = 1 << 57
+)
+
+var errNoFence = errors.New("no fence is left")
 
 func (s *state) encode(b []byte) []byte {
 	b = putText(b, s.key)
@@ -168,7 +180,7 @@ func decodeState(b []byte) (state, error) {
 // possible reports whether s can be: the checksum of a forged file may be right. Who has no token
 // can be given nothing, and would make the next one be asked, too.
 func (s *state) possible() bool {
-	return s.fence <= maxFence && 0 <= s.start && s.start <= s.expires && s.place("") < 0
+	return s.fence <= maxFence && 0 <= s.since && s.since <= maxSince && 0 <= s.start && s.start <= s.expires && s.place("") < 0
 }
 
 func putText(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }

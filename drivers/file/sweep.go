@@ -70,8 +70,9 @@ func (d *dir) raiseFloor(f *locked, a *about, names []string) error {
 			continue
 		}
 		if _, body, err := d.peek(name); err == nil {
-			s, _ := decodeState(body)
-			floor = max(floor, s.fence)
+			if s, _ := decodeState(body); s.fence <= maxFloor { // the file of another one stays
+				floor = max(floor, s.fence)
+			}
 		}
 	}
 	if floor == a.floor {

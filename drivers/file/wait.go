@@ -58,8 +58,8 @@ func (b *backend) look(ctx context.Context, claim driver.Claim, w waiter) (g dri
 		if i := s.place(w.token); i >= 0 {
 			s.queue[i] = w
 		}
-		if g, err = c.acquire(claim); err == nil {
-			return nil
+		if g, err = c.acquire(claim); !errors.Is(err, driver.ErrHeld) {
+			return err
 		}
 		if w.box == "" || !b.mail.has(c.d, w.box) {
 			return errNoBox
