@@ -78,7 +78,7 @@ func (d *dir) prepare(ctx context.Context, done <-chan struct{}) (about, error) 
 		return about{}, err
 	}
 	if d.isFirst(a, marks) {
-		if err := d.removeDamaged(); err != nil {
+		if err := d.removeDamaged(ctx, done); err != nil {
 			return about{}, err
 		}
 	}
@@ -138,7 +138,7 @@ func (d *dir) mark() error {
 
 // removeDamaged removes the files that cannot be read. Those of a crash lost their fences; the wall clock keeps the next ones above.
 // One that cannot be removed, as a directory cannot, keeps nobody from the other keys.
-func (d *dir) removeDamaged() error {
+func (d *dir) removeDamaged(ctx context.Context, done <-chan struct{}) error {
 	names, err := d.names()
 	if err != nil {
 		return err
@@ -146,6 +146,12 @@ func (d *dir) removeDamaged() error {
 	for _, name := range names {
 		if !isKeyFile(name) {
 			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if isClosed(done) {
+			return errClosed
 		}
 		if _, err := d.look(name); errors.Is(err, errDamaged) {
 			_ = d.remove(name)

@@ -27,9 +27,10 @@ type backend struct {
 	opening chan struct{} // has room for the one call that opens the directory
 	opened  []*dir        // guarded by opening: all that were, as one that was replaced may still be in use
 
-	made     atomic.Int32 // files, since the last sweep
-	sweeping atomic.Bool
-	work     sync.WaitGroup
+	made      atomic.Int32 // files, since the last sweep
+	sweeping  atomic.Bool
+	preparing atomic.Bool // in the background
+	work      sync.WaitGroup
 
 	mail mail
 }
@@ -89,7 +90,16 @@ func (b *backend) openDir(ctx context.Context) (*dir, error) {
 	}
 	a, err := d.prepare(ctx, b.done)
 	if err != nil {
-		d.close()
+		if ctx.Err() == nil || !b.preparing.CompareAndSwap(false, true) {
+			d.close()
+			return nil, err
+		}
+		// There may be so many files that no call has the time to look at all of them.
+		b.work.Go(func() {
+			defer b.preparing.Store(false)
+			defer d.close()
+			_, _ = d.prepare(context.Background(), b.done)
+		})
 		return nil, err
 	}
 	b.opened = append(b.opened, d)

@@ -42,7 +42,7 @@ func (b *backend) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 		found = append(found, driver.Finding{ID: id, Level: level, Text: text, Advice: advice})
 	}
 	d.examine(add)
-	if err := d.examineFiles(add); err != nil {
+	if err := d.examineFiles(ctx, add); err != nil {
 		return nil, failed("diagnose", err)
 	}
 	rank := []string{"error", "warning", "info"}
@@ -77,20 +77,28 @@ func (d *dir) examine(add func(id, level, text, advice string)) {
 }
 
 // examineFiles looks for files that cannot be believed.
-func (d *dir) examineFiles(add func(id, level, text, advice string)) error {
+func (d *dir) examineFiles(ctx context.Context, add func(id, level, text, advice string)) error {
 	names, err := d.names()
 	if err != nil {
 		return err
 	}
-	files := 0
+	files, bad := 0, 0
 	for _, name := range names {
 		if !isKeyFile(name) {
 			continue
 		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		files++
 		if _, err := d.look(name); err != nil {
-			add("file-damaged", "error", err.Error(), "its lock is given to nobody until then")
+			if bad++; bad <= maxBad {
+				add("file-damaged", "error", err.Error(), "its lock is given to nobody until then")
+			}
 		}
+	}
+	if more := bad - maxBad; more > 0 {
+		add("file-damaged", "error", fmt.Sprintf("%d more files cannot be read", more), "their locks are given to nobody until they are removed")
 	}
 	add("file-keys", "info", fmt.Sprintf("there are files of %d locks; those that nobody needs are removed now and then", files), "")
 	return nil

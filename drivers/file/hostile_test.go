@@ -3,6 +3,9 @@
 package file_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -141,4 +144,62 @@ func TestAForgedRecordNumberDoesNotMakeTheNextWriteADamage(t *testing.T) {
 		}
 	}
 	release(t, b, c)
+}
+
+// Sparse files cost a member nothing, and each has to be read. Whoever looks at all of them stops
+// when its caller has no more time.
+func TestAHugeDirectoryKeepsNobodyLongerThanItsContext(t *testing.T) {
+	dir := newDir(t)
+	b := open(t, dir)
+	acquire(t, b, claim("k", "holder", ample))
+	for i := range 100 {
+		f, err := os.Create(filepath.Join(dir, filedriver.FileName(fmt.Sprint("x", i))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Truncate(filedriver.MaxSize), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := b.(driver.Doctor).Diagnose(soon(t, 20*time.Millisecond))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Diagnose = %v, want the context's error", err)
+	}
+	// The first one to come in a boot looks for damaged files.
+	if err := filedriver.ForgeAbout(filepath.Join(dir, ".dlock"), "another boot", 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	other := open(t, dir)
+	if _, err := other.Acquire(soon(t, 20*time.Millisecond), claim("free", "a", ample)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Acquire = %v, want the context's error", err)
+	}
+	faulttest.Eventually(t, time.Minute, "the search ends, though no call has the time for it", func() bool {
+		_, err := other.Acquire(soon(t, 20*time.Millisecond), claim("free", "a", ample))
+		return err == nil || errors.Is(err, driver.ErrHeld)
+	})
+}
+
+func TestTheDoctorNamesNoMoreDamagedFilesThanAPersonReads(t *testing.T) {
+	dir := newDir(t)
+	b := open(t, dir)
+	acquire(t, b, claim("k", "holder", ample))
+	for i := range 200 {
+		if err := os.WriteFile(path(dir, fmt.Sprint("x", i)), []byte("no lock"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := b.(driver.Doctor).Diagnose(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, counted := 0, false
+	for _, f := range found {
+		if f.ID == "file-damaged" {
+			n++
+			counted = counted || f.Text == "180 more files cannot be read"
+		}
+	}
+	if n != 21 || !counted {
+		t.Errorf("the doctor has %d findings about 200 damaged files (counted: %t), want 20 and one that counts the rest", n, counted)
+	}
 }

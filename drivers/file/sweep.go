@@ -47,13 +47,13 @@ func (d *dir) sweep(done <-chan struct{}) error {
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for some := range slices.Chunk(names, 64) {
-		if isClosed(done) {
-			return nil
-		}
-		if err := d.raiseFloor(f, &a, some); err != nil {
+		if err := d.raiseFloor(done, f, &a, some); err != nil {
 			return err
 		}
 		for _, name := range some {
+			if isClosed(done) { // asked for every file, as each may take its time
+				return nil
+			}
 			d.tidy(name, a.floor)
 		}
 	}
@@ -63,9 +63,12 @@ func (d *dir) sweep(done <-chan struct{}) error {
 
 // raiseFloor sees to it that the floor is not below the fences of some files, before any of them goes: from there the next file of a key goes on, also when the
 // wall clock was set back meanwhile.
-func (d *dir) raiseFloor(f *locked, a *about, names []string) error {
+func (d *dir) raiseFloor(done <-chan struct{}, f *locked, a *about, names []string) error {
 	floor := a.floor
 	for _, name := range names {
+		if isClosed(done) {
+			return errClosed
+		}
 		if !isKeyFile(name) {
 			continue
 		}
