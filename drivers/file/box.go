@@ -152,7 +152,7 @@ func (d *dir) openBox(name string) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.Fstat(read, &b.stat); err == nil && (!d.isPipe(&b.stat) || int(b.stat.Uid) != os.Geteuid()) {
+	if err = unix.Fstat(read, &b.stat); err == nil && !d.isOwnPipe(&b.stat) {
 		err = errSwapped
 	}
 	if err == nil && d.group {
@@ -176,16 +176,18 @@ var errSwapped = errors.New("somebody has removed or replaced the mailbox")
 // boxTries is how often a mailbox is made: somebody may remove every one of them.
 const boxTries = 20
 
-// isPipe reports whether s is a pipe that may be a mailbox. In a shared directory one that has
-// another name may be a pipe of somebody else, made elsewhere and linked.
-func (d *dir) isPipe(s *unix.Stat_t) bool {
-	return s.Mode&unix.S_IFMT == unix.S_IFIFO && (!d.group || s.Nlink == 1)
+func isPipe(s *unix.Stat_t) bool { return s.Mode&unix.S_IFMT == unix.S_IFIFO }
+
+// isOwnPipe reports whether s is a pipe that this process may just have made in the directory. One
+// that it made elsewhere, and that a member linked, has another group or another name.
+func (d *dir) isOwnPipe(s *unix.Stat_t) bool {
+	return isPipe(s) && int(s.Uid) == os.Geteuid() && (!d.group || s.Gid == d.stat.Gid && s.Nlink == 1)
 }
 
 // usable reports whether the mailbox is in d, and nobody has removed or replaced it.
 func (b *box) usable(d *dir) bool {
 	var s unix.Stat_t
-	return b != nil && b.d == d && fstatAt(d.fd, b.name, &s) == nil && d.isPipe(&s) && s.Ino == b.stat.Ino && s.Dev == b.stat.Dev
+	return b != nil && b.d == d && fstatAt(d.fd, b.name, &s) == nil && d.isOwnPipe(&s) && s.Ino == b.stat.Ino && s.Dev == b.stat.Dev
 }
 
 func (b *box) close() {
@@ -216,7 +218,7 @@ func (d *dir) address(w waiter) (letter, bool) {
 		return letter{}, !slices.Contains([]error{unix.ENXIO, unix.ENOENT, unix.ELOOP, unix.EISDIR}, err)
 	}
 	var s unix.Stat_t
-	if err := unix.Fstat(fd, &s); err != nil || !d.isPipe(&s) {
+	if err := unix.Fstat(fd, &s); err != nil || !isPipe(&s) || !d.isShared(&s) {
 		_ = unix.Close(fd)
 		return letter{}, false
 	}

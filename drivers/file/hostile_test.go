@@ -203,3 +203,75 @@ func TestTheDoctorNamesNoMoreDamagedFilesThanAPersonReads(t *testing.T) {
 		t.Errorf("the doctor has %d findings about 200 damaged files (counted: %t), want 20 and one that counts the rest", n, counted)
 	}
 }
+
+// Where a file cannot be renamed without replacing another it is linked, and has two names until the
+// first one is removed. A process that is killed between the two must not take the key with it.
+func TestAFileWhoseMakerWasKilledBetweenItsTwoNamesIsUsed(t *testing.T) {
+	dir := newDir(t)
+	if err := mkdir(dir, 0o770|os.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, dir, filedriver.WithGroup())
+	acquire(t, b, claim("other", "a", ample))
+	temp := filepath.Join(dir, ".dlock-n-0123456789abcdef01234567")
+	err := errors.Join(os.WriteFile(temp, nil, 0o660), os.Chmod(temp, 0o660), os.Link(temp, path(dir, "k")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, b, acquired(t, b, claim("k", "holder", ample)))
+}
+
+// A member who links a file of another user into the directory, and removes the link again, all the
+// time: whatever is asked about the file in between, it must not be taken for a lock's.
+func TestALinkThatComesAndGoesLeadsNobodyOutsideTheDirectory(t *testing.T) {
+	v := newVictim(t)
+	v.content = ""
+	pipe := filepath.Join(filepath.Dir(v.dir), "pipe")
+	if err := errors.Join(os.WriteFile(v.target, nil, 0o600), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close() //nolint:errcheck // it is a pipe
+	linkAndUnlink(t, v.target, path(v.dir, "linked"))
+	linkAndUnlink(t, pipe, filepath.Join(v.dir, forged))
+	b := open(t, v.dir, filedriver.WithGroup())
+	for range 200 {
+		_, _ = b.Acquire(soon(t, time.Millisecond), claim("linked", "root", ample))
+		_ = os.Remove(path(v.dir, "k"))
+		c := acquired(t, b, claim("k", "root", ample))
+		forge(t, v.dir, func(f *filedriver.Forged) {
+			for range 50 {
+				f.Queue = append(f.Queue, filedriver.ForgedWaiter{Box: forged, TTL: ample, Seen: filedriver.Monotonic()})
+			}
+		})
+		_ = b.Release(t.Context(), c)
+	}
+	v.unharmed(t)
+	if err := reader.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := reader.Read(make([]byte, 64)); n != 0 {
+		t.Errorf("a pipe outside the directory got %d bytes, want none", n)
+	}
+}
+
+// linkAndUnlink makes a link to target and removes it, all the time, until the test ends.
+func linkAndUnlink(t *testing.T, target, link string) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.Link(target, link)
+				_ = os.Remove(link)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+}

@@ -36,7 +36,7 @@ const (
 // lock opens a file and gets its flock. A file may be removed or replaced before we have it, which whoever does it does under the flock: then
 // its name leads elsewhere, and we begin again.
 func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, as how) (*locked, error) {
-	for linked := 0; ; {
+	for {
 		f, err := d.open(name, as&create != 0)
 		if err != nil {
 			return nil, err
@@ -50,11 +50,6 @@ func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, as ho
 			return f, nil
 		}
 		f.close()
-		if errors.Is(err, errLinked) && linked < linkPatience {
-			linked++
-			time.Sleep(time.Millisecond)
-			continue
-		}
 		if err == nil {
 			err = ctx.Err() // somebody may replace the file all the time
 		}
@@ -63,9 +58,6 @@ func (d *dir) lock(ctx context.Context, done <-chan struct{}, name string, as ho
 		}
 	}
 }
-
-// linkPatience is for how many milliseconds a file may have two names while it is being made.
-const linkPatience = 100
 
 func (d *dir) open(name string, create bool) (*locked, error) {
 	flags := unix.O_RDWR | openFlags
@@ -106,7 +98,7 @@ func (d *dir) makeShared(name string) error {
 	defer func() { _ = d.remove(temp); _ = unix.Close(fd) }()
 	err = renameNew(d.fd, temp, name)
 	if err != nil && !errors.Is(err, unix.EEXIST) { // not every file system and sandbox knows it
-		err = unix.Linkat(d.fd, temp, d.fd, name, 0) // the file has two names for a moment
+		err = unix.Linkat(d.fd, temp, d.fd, name, 0)
 	}
 	if !errors.Is(err, unix.EEXIST) {
 		return err
@@ -159,7 +151,7 @@ func (f *locked) read() (gone bool, err error) {
 	return false, nil
 }
 
-var errLinked = errors.New("it has another name, which may be outside the directory")
+var errNotShared = errors.New("not all members of the group can write to it, so it may be a link to a file outside the directory")
 
 // believe looks at what a file is before anything is read from it or written to it: in a shared
 // directory it may be anything that a member can make.
@@ -169,10 +161,17 @@ func (d *dir) believe(s *unix.Stat_t) error {
 		return errSignature
 	case s.Size > maxSize:
 		return fmt.Errorf("it has %d bytes, and %w", s.Size, errTooLarge)
-	case d.group && s.Nlink > 1:
-		return errLinked
+	case !d.isShared(s):
+		return errNotShared
 	}
 	return nil
+}
+
+// isShared reports whether what was opened is no more than what every member of the group can write
+// to anyway. A member may link a file of somebody else into the directory. The number of its names
+// does not tell: it changes between two looks, as the member likes. The group and the mode do not.
+func (d *dir) isShared(s *unix.Stat_t) bool {
+	return !d.group || s.Gid == d.stat.Gid && s.Mode&0o060 == 0o060
 }
 
 // state is what a key's file says.
@@ -299,7 +298,7 @@ func (d *dir) peek(name string) (seq uint64, body []byte, err error) {
 		if err := unix.Fstat(fd, &s); err != nil {
 			return 0, nil, d.trouble(name, err)
 		}
-		if err := d.believe(&s); err != nil && (s.Size > 0 || !errors.Is(err, errLinked)) { // an empty one may just be made
+		if err := d.believe(&s); err != nil {
 			return 0, nil, d.damaged(name, err)
 		}
 		data, err := readAll(fd, make([]byte, s.Size))
