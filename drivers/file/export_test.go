@@ -176,3 +176,13 @@ func Body(image []byte) []byte {
 	_, body, _ := parse(image)
 	return body
 }
+
+// Writes is how often a lock's file was written.
+func Writes(file string) (uint64, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	seq, _, err := parse(data)
+	return seq, err
+}

@@ -96,9 +96,8 @@ func TestAKeyWithoutFencesLeftIsRefusedAndHarmsNoOther(t *testing.T) {
 	forge(t, dir, func(f *filedriver.Forged) { f.Fence = filedriver.MaxFence })
 	waiting := claim("k", "waiter", childTTL) // by which it looks often
 	got := make(chan error, 1)
-	enqueued := driver.WithQueued(t.Context(), func() { _ = b.Release(t.Context(), c) })
 	go func() {
-		_, err := b.Wait(enqueued, waiting)
+		_, err := b.Wait(t.Context(), waiting, func() { _ = b.Release(t.Context(), c) })
 		got <- err
 	}()
 	refused(t, "Wait", faulttest.Receive(t, "an answer to who waits", got), path(dir, "k"), "fence")
@@ -202,6 +201,44 @@ func TestTheDoctorNamesNoMoreDamagedFilesThanAPersonReads(t *testing.T) {
 	if n != 21 || !counted {
 		t.Errorf("the doctor has %d findings about 200 damaged files (counted: %t), want 20 and one that counts the rest", n, counted)
 	}
+}
+
+// A letter makes a call look at the key, and write that it is there. Letters that tell nothing must
+// not make it do nothing else.
+func TestAFloodOfForgedLettersIsNotFollowed(t *testing.T) {
+	dir := newDir(t)
+	b, c := open(t, dir), claim("k", "holder", ample)
+	acquire(t, b, c)
+	got := enqueue(t, b, claim("k", "waiter", ample))
+	pipe, err := os.OpenFile(mailbox(t, dir), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close() //nolint:errcheck // it is a pipe
+	before := writes(t, path(dir, "k"))
+	const letters = 500
+	for range letters {
+		if _, err := pipe.Write([]byte("?")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	n := writes(t, path(dir, "k")) - before
+	if t.Logf("%d letters, %d writes", letters, n); n > letters/10 {
+		t.Errorf("the waiter wrote %d times for %d letters that told nothing, want a few times", n, letters)
+	}
+	release(t, b, c)
+	within(t, 10*time.Second, "the waiter has the key", got)
+}
+
+func writes(t *testing.T, file string) (n uint64) {
+	t.Helper()
+	faulttest.Eventually(t, 10*time.Second, "the file is read while nobody writes", func() bool {
+		var err error
+		n, err = filedriver.Writes(file)
+		return err == nil
+	})
+	return n
 }
 
 // Where a file cannot be renamed without replacing another it is linked, and has two names until the

@@ -19,6 +19,7 @@ func (b *backend) Wait(ctx context.Context, claim driver.Claim, queued func()) (
 	w := waiter{token: claim.Token, owner: claim.Owner, ttl: claim.TTL}
 	defer func() { b.mail.unregister(w.ticket) }()
 	var woken <-chan struct{}
+	heard, rumours := false, 0 // whether a letter made us look, and how many in a row told nothing
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -34,10 +35,20 @@ func (b *backend) Wait(ctx context.Context, claim driver.Claim, queued func()) (
 			return g, failed("wait", err)
 		}
 		queued()
+		letters := woken
+		if heard { // in a directory of a group everybody can write letters
+			letters, pause = nil, min(pause, deafFor(rumours))
+			rumours++
+		}
 		timer.Reset(pause)
+		heard = false
 		select {
-		case <-woken:
+		case <-letters:
+			heard = true
 		case <-timer.C:
+			if letters != nil {
+				rumours = 0
+			}
 		case <-ctx.Done():
 			return driver.Grant{}, ctx.Err()
 		case <-b.done:
@@ -45,6 +56,9 @@ func (b *backend) Wait(ctx context.Context, claim driver.Claim, queued func()) (
 		}
 	}
 }
+
+// deafFor is how long a call does not listen for letters after so many and one that told nothing.
+func deafFor(rumours int) time.Duration { return 10 * time.Millisecond << min(rumours, 8) }
 
 // look gets the key, or ErrHeld and a place in the queue, and says when to look again.
 func (b *backend) look(ctx context.Context, claim driver.Claim, w waiter) (g driver.Grant, pause time.Duration, err error) {
