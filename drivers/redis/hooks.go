@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -58,8 +59,11 @@ func callWatched[T any](ctx context.Context, w watched, what string, f func(cont
 	}
 	came := make(chan result)
 	go func() {
-		defer func() { <-w.running }()
-		value, err := f(ctx)
+		defer func() {
+			_ = recover() // of late
+			<-w.running
+		}()
+		value, err := guarded(ctx, what, f)
 		select {
 		case came <- result{value, err}:
 		case <-ctx.Done():
@@ -74,6 +78,19 @@ func callWatched[T any](ctx context.Context, w watched, what string, f func(cont
 	case <-ctx.Done():
 		return none, hookError(what, ctx.Err())
 	}
+}
+
+// guarded calls f. A panic would end the process, because nobody else can catch it on this goroutine.
+func guarded[T any](ctx context.Context, what string, f func(context.Context) (T, error)) (value T, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			err = dialError{fmt.Errorf("the application's %s has panicked: %v", what, recover())}
+		}
+	}()
+	value, err = f(ctx)
+	returned = true
+	return value, err
 }
 
 // hookError has a layer for the client library to take off.
@@ -93,9 +110,20 @@ func (w watched) options(o *redis.Options) {
 
 // clusterOptions is options for a cluster.
 func (w watched) clusterOptions(o *redis.ClusterOptions) {
+	o.Dialer = w.dialer(o.Dialer)
 	o.CredentialsProvider, o.CredentialsProviderContext = nil, w.credentials(o.CredentialsProvider, o.CredentialsProviderContext)
 	o.StreamingCredentialsProvider = w.streaming(o.StreamingCredentialsProvider)
 	o.OnConnect = w.onConnect(o.OnConnect)
+}
+
+// dialer has a dialer called by w. A connection that comes too late is closed.
+func (w watched) dialer(dial dialFunc) dialFunc {
+	if dial == nil {
+		return nil
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return callWatched(ctx, w, "Dialer", func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) }, hangUp)
+	}
 }
 
 type (
@@ -162,7 +190,7 @@ func (s watchedStream) Subscribe(listener auth.CredentialsListener) (auth.Creden
 		return x, err
 	}, leave)
 	return x.Credentials, func() error {
-		go leave(x) // whoever closes a connection does not wait for the application
+		go harmless(func() { leave(x) }) // whoever closes a connection does not wait for the application
 		return nil
 	}, err
 }
@@ -190,6 +218,12 @@ func (l watchedLimiter) ReportResult(result error) {
 		return struct{}{}, nil
 	}, nil)
 	if err != nil {
-		go report()
+		go harmless(report)
 	}
+}
+
+// harmless calls f, which is the application's, and whose panic nobody else can catch.
+func harmless(f func()) {
+	defer func() { _ = recover() }()
+	f()
 }

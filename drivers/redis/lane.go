@@ -116,12 +116,12 @@ var errCut = errors.New("redis: the connection was closed because the call had e
 // newLane makes a lane from the options of a client.
 func newLane(o redis.Options, all *common) *lane {
 	ln := &lane{making: map[*context.CancelFunc]struct{}{}, common: all}
-	dial := o.Dialer
 	mine := own(o)
 	hooks := watched{all.running, ln.begin}
 	hooks.options(mine)
+	dial := hooks.dialer(o.Dialer)
 	mine.Dialer = forgiving(func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := callWatched(ctx, hooks, "Dialer", func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) }, hangUp)
+		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -252,6 +252,11 @@ func (v visit) leave() {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	ln.use++ // the end of ctx does not concern whoever comes next
+	if ln.cut && !ln.closed {
+		for _, w := range ln.wires {
+			w.mend()
+		}
+	}
 	ln.cut = false
 	if ln.batch != nil {
 		ln.batch = nil

@@ -58,7 +58,8 @@ var (
 	unknown = []byte(strings.Repeat("0", 40)) // no script has this name
 )
 
-// errUnwanted is the outcome of a request that was not sent because nobody waited for it.
+// errUnwanted is the outcome of a request that was not sent because nobody waited for it, or not sent again when the server had said that it did not know the
+// script. Nothing of it will be carried out.
 var errUnwanted = errors.New("redis: the call had ended before its request was sent")
 
 // once is a command that the client does not repeat by itself: what a release finds the second time would be taken for the first.
@@ -110,7 +111,7 @@ func (p *pipeline) alone(ctx context.Context, r *request) {
 func (p *pipeline) note(ln *lane, batch ...*request) {
 	var tokens []string
 	for _, r := range batch {
-		if r.err != nil && r.token != "" && r.Sent() && !isAnswer(r.err) {
+		if r.err != nil && r.token != "" && r.Sent() && !isAnswer(r.err) && !errors.Is(r.err, errUnwanted) {
 			tokens = append(tokens, r.token)
 		}
 	}

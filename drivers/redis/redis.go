@@ -181,8 +181,9 @@ func renewClient(client redis.UniversalClient) (_ redis.UniversalClient, shared 
 	switch c := client.(type) {
 	case *redis.Client:
 		o := own(*c.Options())
-		o.Dialer = forgiving(o.Dialer)
-		newWatched().options(o)
+		hooks := newWatched()
+		hooks.options(o)
+		o.Dialer = forgiving(hooks.dialer(o.Dialer))
 		return redis.NewClient(o), false
 	case *redis.ClusterClient:
 		o := ownCluster(*c.Options())

@@ -26,10 +26,11 @@ const (
 type wire struct {
 	net.Conn
 
-	cut   atomic.Bool
-	owing atomic.Bool // something was written, and nothing has come since
-	ended sync.Once
-	over  chan struct{} // closed when nothing that was written will be carried out any more, as far as can be known
+	cut    atomic.Bool
+	owing  atomic.Bool // something was written, and nothing has come since
+	closed atomic.Bool // by its user
+	ended  sync.Once
+	over   chan struct{} // closed when nothing that was written will be carried out any more, as far as can be known
 
 	dropped   chan struct{} // closed when nobody wants to know that
 	drop      func()
@@ -106,8 +107,17 @@ func (w *wire) cutOff() {
 	w.interrupt()
 }
 
+// mend takes a cut back that came too late: the call that it was to end has got its answer, and its
+// user keeps the wire for the next one.
+func (w *wire) mend() {
+	if !w.closed.Load() && w.cut.Swap(false) {
+		_ = w.Conn.SetDeadline(time.Time{})
+	}
+}
+
 // Close implements [net.Conn].
 func (w *wire) Close() error {
+	w.closed.Store(true)
 	w.ended.Do(func() {
 		if w.owing.Load() {
 			go w.linger()

@@ -32,6 +32,14 @@ if set then
     redis.call('SET', lock, ARGV[1] .. '-' .. fence .. ' ' .. ARGV[2], 'PX', ARGV[3])
     return n + 1
   end
+  if type(last) == 'table' and string.find(last.err, 'WRONGTYPE', 1, true) then
+    -- It is none of ours, as companions.lua has it.
+    redis.pcall('DEL', fence_key)
+    last = redis.pcall('SET', fence_key, string.format('%.0f', now + 15), 'PX', ARGV[4], 'GET')
+    if not last then
+      return now
+    end
+  end
   redis.call('DEL', lock)
   if type(last) == 'table' then
     return { err = last.err .. ' (not applied)' }
