@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -110,7 +111,8 @@ func (a *acquisition) waitFor(ctx context.Context) (*Lease, error) {
 	a.l.mu.Lock()
 	a.l.turns.put(a.turn)
 	a.heard = a.e.heard
-	for _, s := range a.e.strays { // the key may be held by one of them, which is not to be waited for longer than need be
+	// The key may be held by one of them, which is not to be waited for longer than need be. Those that must have expired leave the list.
+	for _, s := range slices.Clone(a.e.strays) {
 		if !s.swept {
 			s.hurry(time.Now())
 		}
