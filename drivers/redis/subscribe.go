@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,7 +24,7 @@ type waiters struct {
 
 	mu     sync.Mutex
 	tokens map[string]*waiter
-	early  []message
+	early  early
 	sub    *subscription // nil: nobody has waited yet
 	closed bool
 	wg     sync.WaitGroup
@@ -66,9 +65,8 @@ func (q *waiters) add(w *waiter) error {
 		return errClosed
 	}
 	q.tokens[w.claim.Token] = w
-	if i := slices.IndexFunc(q.early, func(m message) bool { return m.token == w.claim.Token }); i >= 0 {
-		w.given <- q.early[i].fence
-		q.early = slices.Delete(q.early, i, i+1)
+	if fence, ok := q.early.take(w.claim.Token); ok {
+		w.given <- fence
 	}
 	if !q.stands.Load() {
 		w.nudge <- struct{}{} // it broke meanwhile
@@ -76,14 +74,35 @@ func (q *waiters) add(w *waiter) error {
 	return nil
 }
 
-// message is a hand-over that nobody was registered for yet: the reply that says "queued" may come after it.
-type message struct {
-	token string
-	fence uint64
+// early are the hand-overs that nobody was registered for yet: the reply that says "queued" may come after them, and where hundreds of locks are waited for
+// at once there are as many.
+type early struct {
+	fences map[string]uint64 // by token
+	order  []string          // the tokens, oldest first; some may be taken
 }
 
-// maxEarly bounds the messages that are kept. Those whose wait was given up are never asked for.
-const maxEarly = 64
+// maxEarly is how many of the latest are kept. Those whose wait was given up are never asked for.
+const maxEarly = 4096
+
+func (e *early) put(token string, fence uint64) {
+	if e.fences == nil {
+		e.fences = map[string]uint64{}
+	}
+	if len(e.order) == maxEarly {
+		delete(e.fences, e.order[0])
+		e.order = e.order[1:]
+	}
+	e.fences[token] = fence
+	e.order = append(e.order, token)
+}
+
+func (e *early) take(token string) (fence uint64, ok bool) {
+	fence, ok = e.fences[token]
+	if delete(e.fences, token); len(e.fences) == 0 {
+		e.order = nil
+	}
+	return fence, ok
+}
 
 // remove takes a claim out that no longer waits. If it found by asking that it had been given the lock, its message is still awaited for a while: when that
 // does not come, the subscription may be broken without anybody having noticed.
@@ -128,10 +147,7 @@ func (q *waiters) deliver(payload string) {
 			return
 		}
 		// Its wait begins just now, or was given up; in that case the engine releases it.
-		if len(q.early) == maxEarly {
-			q.early = slices.Delete(q.early, 0, 1)
-		}
-		q.early = append(q.early, message{token, fence})
+		q.early.put(token, fence)
 		return
 	}
 	select {
