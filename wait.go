@@ -321,8 +321,10 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 		a.newClaim()
 		return nil, err
 	}
-	if old := a.e.aside; old != nil {
-		l.lose(old, errOusted)
+	for _, old := range [...]*hold{a.e.aside, a.e.holder} {
+		if old != nil && !old.over() {
+			l.lose(old, errOusted)
+		}
 	}
 	h.leases = h.room[:0]
 	x := h.addLease()
