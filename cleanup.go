@@ -361,11 +361,19 @@ func (s *stray) sweepFor(ctx context.Context, asked time.Time) (again bool, err 
 		err, v = c.err, c.verdict
 	}
 	again = s.sweeping || s.loose > 0
+	s.goOn(time.Now())
 	l.unlock()
 	if v == verdictOK || v == verdictNotOwner {
 		err = nil
 	}
 	return again, err
+}
+
+// goOn has the clean-up go on in the background, which may have waited for a release of a caller's to return.
+func (s *stray) goOn(now time.Time) {
+	if next := now.Add(s.pause); !s.gone && !s.sweeping && !s.waiting && s.at.After(next) {
+		s.l.sched.add(&s.task, s, next, 0)
+	}
 }
 
 var errReleasesOut = errors.New("releases of it have not returned")

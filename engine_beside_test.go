@@ -1,7 +1,9 @@
 package dlock_test
 
 import (
+	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +23,42 @@ func TestALockBesideCleanUpsThatHaveJustEndedGoesOn(t *testing.T) {
 		time.Sleep(1050 * time.Millisecond) // they have expired, and the next look at them has not come yet
 		n.heal()
 		lock(t, l, "k")
+	})
+}
+
+func TestACleanUpGoesOnAfterReleasesThatCallersMade(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		p, n := newPlain()
+		l := open(t, p, dlock.Config{DefaultTTL: time.Minute})
+		var lost, slow atomic.Bool
+		lost.Store(true)
+		n.on(func(_ context.Context, o op, next func() error) error {
+			switch {
+			case o == opRelease && slow.Load():
+				time.Sleep(700 * time.Millisecond)
+				return errNetwork
+			case o == opRelease:
+				return errNetwork
+			case o == opAcquire && lost.Load():
+				return loseReply(nil, o, next)
+			}
+			return next()
+		})
+		_, err := l.TryLock(t.Context(), "k")
+		wantErr(t, "TryLock", err, errNetwork)
+		lost.Store(false)
+		time.Sleep(2 * time.Second) // by now half a second is between two releases in the background
+		slow.Store(true)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_, _, err := dlock.TryAcquire(t.Context(), l, "k")
+				wantErr(t, "TryAcquire", err, errNetwork)
+			})
+		}
+		wg.Wait()
+		n.heal()
+		gone(t, n, "k", time.Second)
 	})
 }
 
