@@ -65,10 +65,12 @@ func (c *leaseContext) Err() error {
 	if in != nil && in.Err() != nil {
 		return in.Err()
 	}
-	err := c.Context.Err()
+	err, reason := c.Context.Err(), c.lease.Err()
 	switch {
-	case err == nil && c.lease.Err() != nil:
-		return context.Canceled // nobody has asked for Done yet
+	case err == nil && reason != nil:
+		in = c.made() // nobody has asked for Done yet; what Err was it stays, whatever becomes of the parent
+		in.end(reason)
+		return in.Err()
 	case err != nil && in != nil:
 		in.end(context.Cause(c.Context)) // a parent of another kind tells its children later
 		return in.Err()

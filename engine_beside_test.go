@@ -85,3 +85,20 @@ func TestAGrantEndsTheHoldThatTheStoreHasForgotten(t *testing.T) {
 		}
 	})
 }
+
+func TestErrOfALeaseContextStaysWhatItWas(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		l := open(t, newNetwork(), dlock.Config{})
+		x := acquire(t, l, "k")
+		parent, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ctx := x.Context(parent)
+		if err := x.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "Err", ctx.Err(), context.Canceled)
+		time.Sleep(2 * time.Second)
+		wantErr(t, "Err, after the parent's end", ctx.Err(), context.Canceled)
+		wantErr(t, "the cause, after the parent's end", context.Cause(ctx), dlock.ErrLockNotHeld)
+	})
+}
