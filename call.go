@@ -313,10 +313,13 @@ func (c *call) poke() {
 	}
 }
 
-// due is called when the time limit has passed.
+// due is called when the time limit has passed, and before that for a renewal that is slow.
 func (c *call) due(now time.Time) {
-	if c.renewal != nil && c.renewal.place && now.Before(c.limit) {
-		c.l.slowRenewal(c, now)
+	if c.renewal != nil && c.renewal.share != renewBeside {
+		c.l.gavePlaceBack(c, now)
+	}
+	if now.Before(c.limit) {
+		c.l.sched.add(&c.task, c, c.limit, 0)
 		return
 	}
 	c.cancel(context.DeadlineExceeded)

@@ -2,6 +2,8 @@ package dlock_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 )
 
 func TestALockBesideCleanUpsThatHaveJustEndedGoesOn(t *testing.T) {
@@ -23,6 +26,74 @@ func TestALockBesideCleanUpsThatHaveJustEndedGoesOn(t *testing.T) {
 		time.Sleep(1050 * time.Millisecond) // they have expired, and the next look at them has not come yet
 		n.heal()
 		lock(t, l, "k")
+	})
+}
+
+// reluctant is a network on which the next renewals of some keys take a while.
+type reluctant struct {
+	*hungKeys
+	slow atomic.Int32
+}
+
+func (r *reluctant) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if c.Key == "slow" && r.slow.Add(-1) >= 0 {
+		time.Sleep(c.TTL / 5)
+	}
+	return r.hungKeys.Renew(ctx, c)
+}
+
+func TestAHoldWhoseRenewalWasOnceSlowIsRenewedAgainBesideHungOnes(t *testing.T) {
+	const ttl = 10 * time.Second
+	virtual(t, func(t *testing.T) {
+		h := newHungKeys(t)
+		h.on.Store(false)
+		r := &reluctant{hungKeys: h}
+		l := open(t, r, dlock.Config{DefaultTTL: ttl})
+		for i := range 200 {
+			acquire(t, l, fmt.Sprint("hung", i))
+		}
+		h.on.Store(true)
+		time.Sleep(ttl)
+		x := acquire(t, l, "slow")
+		r.slow.Store(1)
+		time.Sleep(5 * ttl)
+		if !x.Held() {
+			t.Errorf("lost although its store answers: %v", x.Err())
+		}
+	})
+}
+
+// lastGasp refuses renewals of keys that begin with "hung" until little of their TTL is left. Then they hang, whatever their context says.
+type lastGasp struct {
+	*hungKeys
+	from time.Time
+	sick atomic.Bool
+}
+
+func (g *lastGasp) Renew(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if c.Key == "once" && g.sick.CompareAndSwap(true, false) || strings.HasPrefix(c.Key, "hung") && time.Since(g.from) < c.TTL*98/100 {
+		return driver.Grant{}, errNetwork
+	}
+	return g.hungKeys.Renew(ctx, c)
+}
+
+func TestRenewalsThatHangAtTheEndGiveTheirPlacesBack(t *testing.T) {
+	const ttl = 10 * time.Second
+	virtual(t, func(t *testing.T) {
+		g := &lastGasp{hungKeys: newHungKeys(t), from: time.Now()}
+		g.on.Store(false)
+		l := open(t, g, dlock.Config{DefaultTTL: ttl})
+		for i := range 100 {
+			acquire(t, l, fmt.Sprint("hung", i))
+		}
+		g.on.Store(true)
+		time.Sleep(2 * ttl)
+		x := acquire(t, l, "once")
+		g.sick.Store(true)
+		time.Sleep(5 * ttl)
+		if !x.Held() {
+			t.Errorf("lost although one renewal failed: %v", x.Err())
+		}
 	})
 }
 

@@ -1,6 +1,9 @@
 package dlock
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // renewShare tells the holds that a driver renews one by one apart, so that those that hang leave the others their places.
 type renewShare uint8
@@ -69,12 +72,16 @@ func (l *locker) fillPlaces(share renewShare, now time.Time) {
 	}
 }
 
-// slowRenewal gives the place of c to another.
-func (l *locker) slowRenewal(c *call, now time.Time) {
-	l.sched.add(&c.task, c, c.limit, 0)
-	l.gavePlaceBack(c, now)
+// unqueue takes h off those who wait for a place beside a renewal that has been answered: such a place may never become free.
+func (l *locker) unqueue(h *hold) {
+	if h.queued {
+		h.queued = false
+		waiting := &l.renewals.waiting[renewBeside]
+		*waiting = slices.DeleteFunc(*waiting, func(o *hold) bool { return o == h })
+	}
 }
 
+// gavePlaceBack gives the place of c, if it has one, to another.
 func (l *locker) gavePlaceBack(c *call, now time.Time) {
 	if c.renewal.place {
 		c.renewal.place = false

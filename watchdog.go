@@ -205,6 +205,7 @@ func (l *locker) renewed(h *hold, c *call, r driver.Renewal, v verdict, asked ti
 		l.lose(h, errFence)
 		return
 	case r.Err == nil:
+		l.unqueue(h)
 		h.failures, h.trouble = 0, trouble{}
 		l.renewAgain(h, h.granted(r.Grant, asked, c.sent), now, jitter)
 	case v == verdictNotOwner:
@@ -217,6 +218,9 @@ func (l *locker) renewed(h *hold, c *call, r driver.Renewal, v verdict, asked ti
 		if last {
 			h.renewAt = now.Add(h.pause(now))
 		}
+	}
+	if h.outs == 0 {
+		l.unqueue(h)
 	}
 	if h.blocked {
 		h.blocked, h.renewAt = false, now
