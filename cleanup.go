@@ -316,9 +316,9 @@ func (s *stray) finalAnswer(c *call) bool {
 	return !s.l.closeBy.IsZero() && len(s.doubt.left) == 0 && s.swept && c.kind == callRelease
 }
 
-// sweepNow releases the strays of e on behalf of a caller who asked at asked, and was told that the key is held: it might be by one of them. It reports
+// sweepNow releases the strays of e on behalf of a caller who was told at told that the key is held: it might be by one of them. It reports
 // whether one was removed, or may just have been, since swept was read, so that it is worth asking again.
-func (l *locker) sweepNow(ctx context.Context, e *entry, swept int, asked time.Time) (again bool, err error) {
+func (l *locker) sweepNow(ctx context.Context, e *entry, swept int, told time.Time) (again bool, err error) {
 	l.mu.Lock()
 	strays := slices.Clone(e.strays)
 	l.mu.Unlock()
@@ -326,7 +326,7 @@ func (l *locker) sweepNow(ctx context.Context, e *entry, swept int, asked time.T
 		if err := ctx.Err(); err != nil {
 			return false, because{errCleaning, err}
 		}
-		more, err := s.sweepFor(ctx, asked)
+		more, err := s.sweepFor(ctx, told)
 		if again = again || more; err != nil {
 			return false, because{errCleaning, err}
 		}
@@ -337,11 +337,11 @@ func (l *locker) sweepNow(ctx context.Context, e *entry, swept int, asked time.T
 }
 
 // sweepFor makes one attempt for a caller. It reports whether the answer to another one may be on its way.
-func (s *stray) sweepFor(ctx context.Context, asked time.Time) (again bool, err error) {
+func (s *stray) sweepFor(ctx context.Context, told time.Time) (again bool, err error) {
 	l := s.l
 	l.mu.Lock()
 	switch {
-	case s.gone || s.sweptAt.After(asked) && !s.sweeping: // somebody else has asked since
+	case s.gone || s.sweptAt.After(told) && !s.sweeping: // somebody else has asked since; what was asked before says nothing
 		l.unlock()
 		return false, nil
 	case s.out >= maxReleases:

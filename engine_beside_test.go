@@ -173,3 +173,24 @@ func TestErrOfALeaseContextStaysWhatItWas(t *testing.T) {
 		wantErr(t, "the cause, after the parent's end", context.Cause(ctx), dlock.ErrLockNotHeld)
 	})
 }
+
+func TestTryLockIsNotFalseThoughTheCleanUpHasFoundNothingYet(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		p, n := newPlain()
+		l := open(t, p, dlock.Config{})
+		n.on(func(_ context.Context, _ op, next func() error) error {
+			time.AfterFunc(100*time.Millisecond, func() { _ = next() })
+			return errNetwork
+		}, opAcquire)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		wantErr(t, "Lock", l.Lock(ctx, "k"), context.Canceled) // the token arrives when 100 ms have passed
+		n.on(delay(100*time.Millisecond), opAcquire)
+		time.Sleep(40 * time.Millisecond)
+		begin := time.Now()
+		ok, err := l.TryLock(t.Context(), "k")
+		if !ok && err == nil {
+			t.Errorf("TryLock: false without an error after %v, and nobody but a token of its own has the key", time.Since(begin))
+		}
+	})
+}

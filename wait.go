@@ -188,7 +188,6 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 		a.l.mu.Lock()
 		swept := a.e.swept
 		a.l.mu.Unlock()
-		asked := time.Now()
 		a.heard = heard{}
 		x, err := a.attempt(ctx, callAcquire)
 		if x == nil && a.doubt.unsure > 0 && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
@@ -201,7 +200,7 @@ func (a *acquisition) tryOnce(ctx context.Context) (*Lease, error) {
 			return x, err
 		}
 		// The holder might be a token of our own that was left behind.
-		again, err := a.l.sweepNow(ctx, a.e, swept, asked)
+		again, err := a.l.sweepNow(ctx, a.e, swept, time.Now())
 		if err != nil || !again {
 			return nil, err
 		}
