@@ -67,6 +67,7 @@ type stray struct {
 	loose     int       // those of them that were left behind
 	swept     bool      // a release was answered since a request of the token last returned
 	sweptAt   time.Time // when the last release was sent that was answered
+	unheard   bool      // the token may have been there, and gone, since a release was last answered
 	confirmed bool      // the store has removed the token
 	trouble   trouble
 	gone      bool
@@ -86,7 +87,7 @@ func (l *locker) addStray(s *stray) {
 		return
 	}
 	d := s.doubt
-	s.pause, s.doubt.left = firstPause, nil
+	s.pause, s.unheard, s.doubt.left = firstPause, true, nil
 	for _, c := range d.releases {
 		s.follow(c)
 	}
@@ -129,7 +130,7 @@ func (s *stray) judge(c *call) {
 		s.doubt.unsure--
 	default:
 		s.doubt.last = time.Now()
-		s.swept = false
+		s.swept, s.unheard = false, true
 	}
 }
 
@@ -139,7 +140,12 @@ func (s *stray) heard(c *call) {
 	case verdictOK:
 		s.removed()
 	case verdictNotOwner:
+		if s.unheard {
+			s.unheard = false
+			s.countSwept()
+		}
 	default:
+		s.unheard = true
 		s.trouble.note(c.err, c.verdict)
 		return
 	}
@@ -171,6 +177,11 @@ func (s *stray) answered(c *call, now time.Time) {
 func (s *stray) removed() {
 	s.confirmed = true
 	s.doubt.unsure--
+	s.countSwept()
+}
+
+// countSwept notes for those who were told that the key is held that the token has gone.
+func (s *stray) countSwept() {
 	if e := s.l.keys[s.key]; e != nil {
 		e.swept++
 	}
@@ -193,6 +204,9 @@ func (s *stray) drop() {
 		return
 	}
 	s.gone = true
+	if s.unheard {
+		s.countSwept()
+	}
 	if h := s.held; h != nil && !isClosed(s.l.stopped) {
 		var err error
 		if !s.confirmed {
@@ -304,6 +318,8 @@ func latest(a, b time.Time) time.Time {
 func (s *stray) took(c *call, answered bool, now time.Time) {
 	if answered {
 		s.heard(c)
+	} else {
+		s.unheard = true
 	}
 	if s.settled(now) || s.finalAnswer(c) || isClosed(s.l.stopped) {
 		s.drop()

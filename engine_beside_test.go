@@ -194,3 +194,35 @@ func TestTryLockIsNotFalseThoughTheCleanUpHasFoundNothingYet(t *testing.T) {
 		}
 	})
 }
+
+func TestTryLockIsNotFalseWhenTheTokenWentWithoutAnAnswer(t *testing.T) {
+	for name, arrives := range map[string]bool{"removed by a release that failed": true, "expired": false} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				p, n := newPlain()
+				l := open(t, p, dlock.Config{DefaultTTL: 200 * time.Millisecond})
+				x := acquire(t, l, "k")
+				began := time.Now()
+				n.on(func(_ context.Context, o op, next func() error) error {
+					switch {
+					case o == opAcquire:
+						return slowReply(190*time.Millisecond)(nil, o, next)
+					case time.Since(began) == 0 && arrives: // later than it fails
+						time.AfterFunc(20*time.Millisecond, func() { _ = next() })
+						return errNetwork
+					case time.Since(began) < 190*time.Millisecond:
+						return errNetwork
+					default:
+						time.Sleep(15 * time.Millisecond)
+						return next()
+					}
+				})
+				wantErr(t, "Unlock", x.Unlock(t.Context()), errNetwork)
+				ok, err := l.TryLock(t.Context(), "k")
+				if !ok && err == nil {
+					t.Error("TryLock: false without an error, and nobody has had the key but a lease that was unlocked before")
+				}
+			})
+		})
+	}
+}

@@ -18,7 +18,7 @@ type entry struct {
 	news   atomic.Pointer[heard] // what known returns, for those who leave without the mutex
 	byKey  keyHold
 	strays []*stray
-	swept  int // how many strays were removed from the store
+	swept  int // how often a stray was removed from the store, or is gone and may have been there
 }
 
 // heard is what the store last said to somebody who wants a key.
