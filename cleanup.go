@@ -21,7 +21,7 @@ const (
 type sweepClass uint8
 
 const (
-	sweepFirst sweepClass = iota // of a token that no release was answered for since its last request returned
+	sweepFirst sweepClass = iota // of a token that the store has not called gone since its last request returned
 	sweepAgain                   // in case a request is still in the network
 	sweepHung                    // of a key whose calls hang
 	sweepClasses
@@ -65,8 +65,8 @@ type stray struct {
 	class     sweepClass
 	out       int       // releases that have not returned
 	loose     int       // those of them that were left behind
-	swept     bool      // a release was answered since a request of the token last returned
-	sweptAt   time.Time // when the last release was sent that was answered
+	swept     bool      // the store said that the token is not there, since a request of the token last returned
+	sweptAt   time.Time // when the last release was sent that was answered so
 	unheard   bool      // the token may have been there, and gone, since a release was last answered
 	confirmed bool      // the store has removed the token
 	trouble   trouble
@@ -139,6 +139,7 @@ func (s *stray) heard(c *call) {
 	switch c.verdict {
 	case verdictOK:
 		s.removed()
+		return // what another request may bring is not there yet
 	case verdictNotOwner:
 		if s.unheard {
 			s.unheard = false

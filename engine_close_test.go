@@ -217,3 +217,45 @@ func TestCloseOfManyHoldsDoesNotTakeTurns(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// knowing is a network whose first acquire arrives late by another way. As the contract wants it, a release is not answered "not the owner" until then.
+type knowing struct {
+	plain
+	other  driver.Backend
+	sent   atomic.Bool
+	flying atomic.Bool
+}
+
+func (k *knowing) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if k.sent.Swap(true) {
+		return k.plain.Acquire(ctx, c)
+	}
+	k.flying.Store(true)
+	time.AfterFunc(300*time.Millisecond, func() {
+		_, _ = k.other.Acquire(context.Background(), c)
+		k.flying.Store(false)
+	})
+	return driver.Grant{}, errNetwork
+}
+
+func (k *knowing) Release(ctx context.Context, c driver.Claim) error {
+	err := k.plain.Release(ctx, c)
+	if errors.Is(err, driver.ErrNotOwner) && k.flying.Load() {
+		return errNetwork
+	}
+	return err
+}
+
+func TestCloseLooksAgainForWhatAnEarlierAttemptMayBring(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, other := named(t, t.Name()), named(t, t.Name())
+		defer other.Close()
+		l := open(t, &knowing{plain: plain{polled{n}}, other: other.store}, dlock.Config{})
+		lock(t, l, "k") // by the second attempt; the first one is in the network
+		err := l.Close()
+		time.Sleep(time.Second)
+		if other.holder(t, "k") != 0 {
+			t.Errorf("Close answered %v, and the key is in the store", err)
+		}
+	})
+}
