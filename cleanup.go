@@ -205,7 +205,7 @@ func (s *stray) drop() {
 		return
 	}
 	s.gone = true
-	if s.unheard {
+	if s.unheard && s.doubt.unsure > 0 {
 		s.countSwept()
 	}
 	if h := s.held; h != nil && !isClosed(s.l.stopped) {
