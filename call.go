@@ -129,6 +129,9 @@ func (l *locker) askHere(c *call) (bool, error) {
 
 // askPrompt makes a call that returns when its context ends on the goroutine of whoever wants the answer.
 func (l *locker) askPrompt(ctx context.Context, c *call, limit time.Duration, closing <-chan struct{}) (bool, error) {
+	if ctx.Done() != nil { // first, because ctx is anybody's code and may panic
+		defer context.AfterFunc(ctx, func() { c.leave(ctx) })()
+	}
 	l.mu.Lock()
 	if isClosed(closing) {
 		l.unlock()
@@ -137,9 +140,6 @@ func (l *locker) askPrompt(ctx context.Context, c *call, limit time.Duration, cl
 	l.begin(c, limit)
 	l.prompts[c] = struct{}{}
 	l.unlock()
-	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, func() { c.leave(ctx) })()
-	}
 	c.run(nil)
 	return true, nil
 }

@@ -449,3 +449,31 @@ func TestANilLeaseIsOneThatHasEnded(t *testing.T) {
 		}()
 	}
 }
+
+// rude is a context that cannot be watched.
+type rude struct{ context.Context }
+
+func (rude) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (rude) AfterFunc(func()) func() bool { panic("no") }
+
+func TestAContextThatPanicsLeavesNoCallBehind(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		p := &prompt{network: newNetwork()}
+		l := open(t, p, dlock.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = l.TryLock(rude{ctx}, "k")
+		}()
+		if n := dlock.Prompts(l); n > 0 {
+			t.Errorf("%d calls are under way", n)
+		}
+		within(t, 0, "Close", func() {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
