@@ -103,7 +103,7 @@ func TestACleanUpGoesOnAfterReleasesThatCallersMade(t *testing.T) {
 		l := open(t, p, dlock.Config{DefaultTTL: time.Minute})
 		var lost, slow atomic.Bool
 		lost.Store(true)
-		n.on(func(_ context.Context, o op, next func() error) error {
+		n.on(func(ctx context.Context, o op, next func() error) error {
 			switch {
 			case o == opRelease && slow.Load():
 				time.Sleep(700 * time.Millisecond)
@@ -111,7 +111,7 @@ func TestACleanUpGoesOnAfterReleasesThatCallersMade(t *testing.T) {
 			case o == opRelease:
 				return errNetwork
 			case o == opAcquire && lost.Load():
-				return loseReply(nil, o, next)
+				return loseReply(ctx, o, next)
 			}
 			return next()
 		})
@@ -203,10 +203,10 @@ func TestTryLockIsNotFalseWhenTheTokenWentWithoutAnAnswer(t *testing.T) {
 				l := open(t, p, dlock.Config{DefaultTTL: 200 * time.Millisecond})
 				x := acquire(t, l, "k")
 				began := time.Now()
-				n.on(func(_ context.Context, o op, next func() error) error {
+				n.on(func(ctx context.Context, o op, next func() error) error {
 					switch {
 					case o == opAcquire:
-						return slowReply(190*time.Millisecond)(nil, o, next)
+						return slowReply(190*time.Millisecond)(ctx, o, next)
 					case time.Since(began) == 0 && arrives: // later than it fails
 						time.AfterFunc(20*time.Millisecond, func() { _ = next() })
 						return errNetwork

@@ -249,7 +249,7 @@ func (k *knowing) Release(ctx context.Context, c driver.Claim) error {
 func TestCloseLooksAgainForWhatAnEarlierAttemptMayBring(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n, other := named(t, t.Name()), named(t, t.Name())
-		defer other.Close()
+		defer func() { _ = other.Close() }()
 		l := open(t, &knowing{plain: plain{polled{n}}, other: other.store}, dlock.Config{})
 		lock(t, l, "k") // by the second attempt; the first one is in the network
 		err := l.Close()

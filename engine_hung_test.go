@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -308,6 +309,7 @@ func TestWhatTheStoreSaidIsNotReplacedByATimeout(t *testing.T) {
 		wantErr(t, "Lock", err, context.DeadlineExceeded)
 
 		n.heal()
+		synctest.Wait() // until the release of what Lock may have left is answered
 		y := acquire(t, l, "third")
 		tries.Store(1)
 		n.on(fails, opRelease)
