@@ -1,11 +1,18 @@
 package dlocktest
 
+import (
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
 var renewCases = []testCase{
 	{"renew-keeps", "held by renewals", "A hold that is renewed in time lasts, for many times its TTL.", nil, renewKeeps},
 	{"renew-full-ttl", "the full TTL from now", "After Renew the hold lasts for the full TTL from the call on.", nil, renewFullTTL},
 	{"renew-sets", "set, not added", "Renew sets what is left of the hold and does not add to it: many renewals make no long hold.", nil, renewSets},
 	{"renew-longer", "another TTL", "Renew goes by its own claim's TTL, which may be longer than the one that the key was acquired with.", nil, renewLonger},
 	{"renew-never-shortens", "never shorter", "Renew never shortens: a hold with more than the claim's TTL left keeps what it has.", nil, renewNeverShortens},
+	{"renew-granted", "Grant.TTL", "Grant.TTL of Renew, and of an Acquire by the holder, is the TTL that was asked for, rounded up, or that of an earlier grant with a Start from before the call; never what the store says is left.", nil, renewGranted},
 	{"renew-never-creates", "never re-creates", "Renew never creates a key: of one that nobody holds the answer is ErrNotOwner, and it stays free.", nil, renewNeverCreates},
 	{"renew-after-expiry", "too late", "Renew of a hold that has expired answers ErrNotOwner and does not revive it.", nil, renewAfterExpiry},
 	{"renew-fresh", "no answer from before", "Renew asks the store: an earlier answer does not serve for a later call.", []need{needDelete}, renewFresh},
@@ -57,6 +64,33 @@ func renewNeverShortens(t *caseT) {
 	c.TTL = t.ttl
 	t.renew(a, c)
 	t.takeOver(b, h)
+}
+
+// renewGranted asks for a short TTL while an hour is left. How the store rounds the short one is seen by
+// another key; a minute more is for stores that round up to a moment of their clock.
+func renewGranted(t *caseT) {
+	b, short := t.open(), steady(t.ttl)
+	most := t.acquire(b, t.claim("short", short)).ttl() + time.Minute
+	c := t.claim("k", time.Hour)
+	first := t.acquire(b, c)
+	t.sleep(t.ttl)
+	c.TTL = short
+	check := func(op string, h hold) {
+		earlier := h.ttl() == first.ttl() && h.start().Before(h.sent)
+		if h.ttl() > most && !earlier {
+			t.Errorf("%s with a TTL of %v, while more is left of %v, was granted %v with Grant.Start %v after the call",
+				op, short, first.ttl(), h.ttl(), h.start().Sub(h.sent))
+		}
+	}
+	check("Renew", t.renew(b, c))
+	check("a second Acquire", t.acquire(b, c))
+	if t.supports(b, needBatch) {
+		sent := time.Now()
+		check("RenewBatch", hold{Claim: c, sent: sent, grant: t.renewBatch(b, []driver.Claim{c})[0].Grant})
+	}
+	if t.supports(b, needWaiter) {
+		check("Wait by the holder", t.granted(t.wait(b, c), t.soon()))
+	}
 }
 
 func renewNeverCreates(t *caseT) {

@@ -26,6 +26,7 @@ var legal = []struct {
 	{"no fences", oddities{noFence: true}, 0},
 	{"hanging", oddities{hang: true}, 0},
 	{"interruptible", oddities{hang: true, interruptible: true}, 0},
+	{"requests that come late", oddities{hang: true, stragglers: true}, 0},
 	{"runs of fences", oddities{runs: 16}, 0},
 	{"nothing optional", oddities{optional: true}, 0},
 	{"busy", oddities{busy: 100 * time.Millisecond}, 0},

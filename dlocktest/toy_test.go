@@ -49,6 +49,7 @@ type oddities struct {
 	noWait        bool          // Wait is not supported
 	noFence       bool          // neither are fences
 	hang          bool          // calls hang in an outage, until their context ends
+	stragglers    bool          // what was sent while it hung is applied later
 	interruptible bool          // it says that it is Interruptible, and is
 	runs          int           // how many fences are reserved for each grant
 	optional      bool          // none of the optional interfaces is there at all
@@ -86,11 +87,13 @@ type toyClient struct {
 	pool    chan struct{}           // of connections
 	ends    map[string][2]time.Time // when a hold is nearly over, and when it is, by token
 	gone    time.Time               // when it vanished
+	sent    map[string]int          // requests that may still be applied, by token
 }
 
 var (
 	errToyClosed = errors.New("toy: closed")
 	errToyDown   = errors.New("toy: connection refused")
+	errToyUnsure = errors.New("toy: not found, but an earlier request has no answer")
 )
 
 func newToy(bug string, odd oddities) *toy {
@@ -109,7 +112,7 @@ func (s *toy) client() *toyClient {
 	s.numbers["clients"]++
 	return &toyClient{
 		s: s, n: int(s.numbers["clients"]), done: make(chan struct{}), renewed: map[string]driver.Grant{}, turn: make(chan struct{}, 1),
-		pool: make(chan struct{}, 10), ends: map[string][2]time.Time{},
+		pool: make(chan struct{}, 10), ends: map[string][2]time.Time{}, sent: map[string]int{},
 	}
 }
 

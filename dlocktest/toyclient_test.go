@@ -154,6 +154,9 @@ func (c *toyClient) take(ctx context.Context, claim driver.Claim) (driver.Grant,
 		return driver.Grant{}, driver.ErrHeld
 	case l.claim.Token == claim.Token:
 		c.takeAgain(l, claim, now)
+		if s.has("same-token-told-what-is-left") {
+			return driver.Grant{Fence: l.fence, TTL: l.expires.Sub(now), Start: now}, nil
+		}
 	default:
 		return driver.Grant{}, c.refused(l, now)
 	}
@@ -236,6 +239,12 @@ func (c *toyClient) extend(claim driver.Claim, now time.Time) (driver.Grant, err
 	}
 	c.lengthen(l, claim.TTL, now)
 	g := c.grant(l, claim.TTL, now)
+	switch {
+	case s.has("renewal-tells-what-is-left"):
+		g.TTL = l.expires.Sub(now)
+	case s.has("renewal-tells-the-first-ttl"):
+		g.TTL = max(g.TTL, l.ttl)
+	}
 	if !s.odd.noFence && s.has("fence-changes-on-renewal") {
 		g.Fence++
 	}
@@ -267,10 +276,14 @@ func (c *toyClient) lengthen(l *toyLock, asked time.Duration, now time.Time) {
 }
 
 func (c *toyClient) Release(ctx context.Context, claim driver.Claim) error {
+	s := c.s
 	if err := c.enter(ctx, "release", claim); err != nil {
 		return err
 	}
 	err := c.remove(claim, time.Now())
+	if errors.Is(err, driver.ErrNotOwner) && c.sent[claim.Token] > 0 && !s.has("release-forgets-what-was-sent") {
+		err = errToyUnsure
+	}
 	if late := c.leave(ctx); late != nil && err == nil {
 		err = late
 	}

@@ -111,7 +111,38 @@ func (c *toyClient) silence(ctx context.Context, op string, claim driver.Claim, 
 	if !c.wait(ctx, op, changed) {
 		return c.failure(op, claim, errToyDown)
 	}
+	if c.s.odd.stragglers && (op == "acquire" || op == "wait") {
+		c.straggle(claim)
+	}
 	return c.timeout(ctx, op, claim)
+}
+
+// straggle sends a request that nobody waits for any more: it arrives when the store answers again.
+func (c *toyClient) straggle(claim driver.Claim) {
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.sent[claim.Token]++
+	go func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for s.hung && !c.closed {
+			changed := s.changed
+			s.mu.Unlock()
+			select {
+			case <-c.done:
+			case <-changed:
+			}
+			s.mu.Lock()
+		}
+		if c.closed {
+			return
+		}
+		if s.step(5 * time.Millisecond); !c.closed {
+			_, _ = c.take(context.Background(), claim)
+		}
+		c.sent[claim.Token]--
+	}()
 }
 
 // wait waits until the store answers again, and reports whether ctx ended before.

@@ -42,6 +42,9 @@ func (c *toyClient) RenewBatch(ctx context.Context, claims []driver.Claim) []dri
 			continue
 		}
 		answers[i].Grant, answers[i].Err = c.extend(claim, now)
+		if s.has("batch-tells-what-is-left") && answers[i].Err == nil {
+			answers[i].Grant.TTL = s.locks[claim.Key].expires.Sub(now)
+		}
 		if s.has("batch-shortens") && answers[i].Err == nil {
 			s.locks[claim.Key].expires = now.Add(claim.TTL)
 		}
