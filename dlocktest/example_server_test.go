@@ -38,6 +38,7 @@ func harness(addr string) dlocktest.Harness {
 					return b
 				},
 				Outage: proxy.Cut,
+				Hang:   proxy.Hang,
 				Delete: func(key string) {
 					if err := admin.Del(context.Background(), key).Err(); err != nil {
 						t.Error(err)

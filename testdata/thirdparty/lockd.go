@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -56,18 +57,22 @@ type Backend struct {
 	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
 
-	mu    sync.Mutex // between Close and the beginning of a call
+	mu    sync.Mutex // of open, and between Close and the beginning of a call
 	calls sync.WaitGroup
+	open  map[string]int // acquires that were given up and may still be applied, by token
 }
 
 var _ driver.Pinger = (*Backend)(nil)
 
-var errClosed = errors.New("lockd: closed")
+var (
+	errClosed = errors.New("lockd: closed")
+	errOpen   = errors.New("lockd: release: not found, but an acquire has no answer yet and may still be applied")
+)
 
 // New returns a client of the server at addr.
 func New(addr string) *Backend {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Backend{addr: addr, ctx: ctx, cancel: cancel}
+	return &Backend{addr: addr, ctx: ctx, cancel: cancel, open: map[string]int{}}
 }
 
 // Acquire implements [driver.Backend].
@@ -91,7 +96,13 @@ func (b *Backend) grant(ctx context.Context, op string, c driver.Claim) (driver.
 
 // Release implements [driver.Backend].
 func (b *Backend) Release(ctx context.Context, c driver.Claim) error {
+	b.mu.Lock()
+	open := b.open[c.Token] > 0
+	b.mu.Unlock()
 	_, err := b.call(ctx, "release", c)
+	if open && errors.Is(err, driver.ErrNotOwner) {
+		return errOpen
+	}
 	return err
 }
 
@@ -147,10 +158,34 @@ func (b *Backend) exchange(ctx context.Context, q Request) (r Reply, err error) 
 	if err != nil {
 		return r, err
 	}
-	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	if err := json.NewEncoder(conn).Encode(q); err != nil {
+	if err = json.NewEncoder(conn).Encode(q); err == nil {
+		err = json.NewDecoder(conn).Decode(&r)
+	}
+	if q.Op == "acquire" && errors.Is(err, os.ErrDeadlineExceeded) {
+		b.leave(conn, q.Token)
 		return r, err
 	}
-	return r, json.NewDecoder(conn).Decode(&r)
+	conn.Close()
+	return r, err
+}
+
+// leave keeps the connection of an acquire that was given up until the server answers or closes it.
+// A server that does neither for a minute is taken for gone.
+func (b *Backend) leave(conn net.Conn, token string) {
+	conn.SetDeadline(time.Now().Add(time.Minute))
+	stop := context.AfterFunc(b.ctx, func() { conn.Close() })
+	b.mu.Lock()
+	b.open[token]++
+	b.mu.Unlock()
+	b.calls.Go(func() {
+		conn.Read(make([]byte, 1))
+		stop()
+		conn.Close()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.open[token]--; b.open[token] == 0 {
+			delete(b.open, token)
+		}
+	})
 }

@@ -24,6 +24,7 @@ func TestConformance(t *testing.T) {
 				DSN:    "lockd://" + proxy.Addr(),
 				Delete: srv.Delete,
 				Outage: proxy.Cut,
+				Hang:   proxy.Hang,
 			}
 		},
 	})
