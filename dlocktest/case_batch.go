@@ -12,6 +12,7 @@ import (
 var batchCases = []testCase{
 	{"batch-equals-single", "as Renew would", "RenewBatch answers each claim in its place exactly as Renew would, whatever the others come to.", []need{needBatch}, batchEqualsSingle},
 	{"batch-renews", "every hold of it", "RenewBatch makes every hold of the batch last for its own claim's TTL from the call on.", []need{needBatch}, batchRenews},
+	{"batch-thousands", "thousands", "RenewBatch takes thousands of claims, and cuts them up by itself if it has to.", []need{needBatch}, batchThousands},
 	{"batch-never-shortens", "never shorter", "RenewBatch never shortens: a hold with more than its claim's TTL left keeps what it has.", []need{needBatch}, batchNeverShortens},
 	{"batch-large", "hundreds at once", "A batch may be large: every claim of it is answered in its place as Renew would, and renewed if it is held.", []need{needBatch}, batchLarge},
 	{"batch-empty", "nothing to do", "RenewBatch without claims answers with as many renewals.", []need{needBatch}, batchEmpty},
@@ -145,6 +146,26 @@ func batchLarge(t *caseT) {
 			}
 		}
 	})
+}
+
+// batchThousands renews claims of which every thousandth is held: acquiring all of them would take long.
+func batchThousands(t *caseT) {
+	b := t.open()
+	claims := make([]driver.Claim, 3000)
+	owned := func(i int) bool { return i%1000 == 999 }
+	for i := range claims {
+		if claims[i] = t.claim(fmt.Sprintf("k%d", i), ample); owned(i) {
+			t.acquire(b, claims[i])
+		}
+	}
+	for i, r := range t.renewBatch(b, claims) {
+		switch {
+		case owned(i) && r.Err != nil:
+			t.Fatalf("the batch of %d answered claim %d, which is held, with %q", len(claims), i, r.Err)
+		case !owned(i) && !errors.Is(r.Err, driver.ErrNotOwner):
+			t.Fatalf("the batch of %d answered claim %d, which is not held, with %v, want ErrNotOwner", len(claims), i, r.Err)
+		}
+	}
 }
 
 // dryRun acquires and releases up to n keys by so many workers. It tells how many it got done within three seconds, and

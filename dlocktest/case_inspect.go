@@ -163,11 +163,11 @@ func inspectNoToken(t *caseT) {
 
 func listPrefix(t *caseT) {
 	a, b := t.open(), t.open()
-	keys := []string{"a", "app1:x", "app1:y", "app10:x", "App1:x", "b:app1:x", "app*:x", "app?:x", "[ap]:x", "app1", "other"}
+	keys := []string{"a", "app1:x", "app1:y", "app10:x", "App1:x", "b:app1:x", "app*:x", "app?:x", "[ap]:x", "app_:x", "app%:x", `app\x`, "app1", "other"}
 	for _, key := range keys {
 		t.acquire(a, t.claim(key, ample))
 	}
-	for _, prefix := range []string{"", "app1:", "app1", "app*", "app?", "[ap]", "a", "none", "app1:x"} {
+	for _, prefix := range []string{"", "app1:", "app1", "app*", "app?", "[ap]", "app_", "app%", `app\`, "a", "none", "app1:x"} {
 		var want []string
 		for _, key := range keys {
 			if strings.HasPrefix(key, prefix) {

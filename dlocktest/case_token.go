@@ -13,6 +13,8 @@ var tokenCases = []testCase{
 	{"token-renew-wrong", "renewal by another", "Renew with a token that does not hold the key answers ErrNotOwner and leaves the hold as it is.", nil, tokenRenewWrong},
 	{"token-near-miss", "almost the same token", "Tokens are compared byte for byte and in full.", nil, tokenNearMiss},
 	{"token-owner-text", "tokens in owner texts", "Only Claim.Token gives a right to the key; what Claim.Owner says makes no difference.", nil, tokenOwnerText},
+	{"token-same-owner", "the same owner", "Many tokens may have the same Claim.Owner: none of them has a right to another one's hold.", nil, tokenSameOwner},
+	{"token-other-key", "another key", "A token has a right to the key that it holds and to no other: Renew and Release of another key by it answer ErrNotOwner and change nothing.", nil, tokenOtherKey},
 	{"token-stale", "a released token", "A token that released its hold can neither renew nor release the hold of the next owner.", nil, tokenStale},
 	{"token-stale-expired", "an expired token", "A token whose hold expired can neither renew nor release the hold of the next owner.", nil, tokenStaleExpired},
 	{"token-atomic-release", "check and act", "Release checks the token and removes the hold in one step: a late one never removes the next owner's hold.", nil, tokenAtomicRelease},
@@ -70,9 +72,9 @@ func tokenNearMiss(t *caseT) {
 
 func tokenOwnerText(t *caseT) {
 	a, b := t.open(), t.open()
-	for _, owner := range []string{"", "host:1", "a b", `"|{}%:-+*\`, "日本語", strings.Repeat("x", 256)} {
+	for _, owner := range []string{"", "host:1", "a b", `"|{}%:-+*\`, "日本語", strings.Repeat("x", 112)} {
 		c, thief := t.claim("k", ample), t.claim("k", ample)
-		c.Owner, thief.Owner = owner+thief.Token+owner, c.Token
+		c.Owner, thief.Owner = owner+thief.Token+owner, c.Token // 256 bytes at most
 		t.acquire(a, c)
 		t.refuse(b, thief)
 		t.notOwner("Renew by a token that is in the holder's owner text", t.tryRenew(b, thief))
@@ -81,6 +83,37 @@ func tokenOwnerText(t *caseT) {
 		t.refuse(b, thief)
 		t.release(a, c)
 	}
+}
+
+func tokenSameOwner(t *caseT) {
+	a, b := t.open(), t.open()
+	c, same := t.claim("k", ample), t.claim("k", ample)
+	same.Owner = c.Owner
+	t.acquire(a, c)
+	for _, client := range []driver.Backend{a, b} {
+		t.refuse(client, same)
+		t.notOwner("Renew by another token of the same owner", t.tryRenew(client, same))
+		t.notOwner("Release by another token of the same owner", t.tryRelease(client, same))
+	}
+	t.release(a, c)
+}
+
+// tokenOtherKey uses the token of one hold for a key that nobody has and for one that another has.
+func tokenOtherKey(t *caseT) {
+	a, b := t.open(), t.open()
+	c, other := t.claim("k", ample), t.claim("other", ample)
+	t.acquire(a, c)
+	t.acquire(b, other)
+	for _, key := range []string{"free", "other"} {
+		wrong := c
+		wrong.Key = key
+		t.notOwner("Renew of another key by a token that holds one", t.tryRenew(a, wrong))
+		t.notOwner("Release of another key by a token that holds one", t.tryRelease(a, wrong))
+	}
+	t.free(b, "free")
+	t.taken(b, "k")
+	t.release(a, c)
+	t.release(b, other)
 }
 
 func tokenStale(t *caseT) {

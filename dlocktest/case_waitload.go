@@ -8,13 +8,34 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
 var waitLoadCases = []testCase{
 	{"wait-release-race", "a release while it queues", "Wait gets the key also when it is released while Wait is about to queue.", []need{needWaiter}, waitReleaseRace},
 	{"wait-dozens", "dozens of waits", "However many calls of one client wait, they all wait their turn, and the client's other calls are made in time.", []need{needWaiter}, waitDozens},
+	{"wait-any-key", "keys of all kinds", "Wait wakes up for every key, however long it is and whatever bytes it contains.", []need{needWaiter}, waitAnyKey},
 	{"wait-no-leak", "nothing stays behind", "A Wait that has returned leaves no goroutine behind.", []need{needWaiter}, waitNoLeak},
 	{"wait-pushed", "the time of a hand-over", "A store that says it is pushed hands a key over in a few round trips, and no heart-beat has to come first.", []need{needWaiter}, waitPushed},
+}
+
+func waitAnyKey(t *caseT) {
+	soon := t.soon()
+	keys := []string{long("x"), long("y"), "a\x00b", "a\xff\xfe", "a\r\nb", " ", "*", "{a}", `a'b"`, "日本語", "%2F"}
+	a, b := t.open(), t.open()
+	var claims []driver.Claim
+	var queue []*pending
+	for _, key := range keys {
+		c := t.claim(key, ample)
+		t.acquire(a, c)
+		claims, queue = append(claims, c), append(queue, t.enqueue(b, t.claim(key, ample)))
+	}
+	for i, p := range queue {
+		t.release(a, claims[i])
+		t.granted(p, soon)
+		t.release(b, p.Claim)
+	}
 }
 
 // waitReleaseRace holds hundreds of races, in which the release comes a little later each time.

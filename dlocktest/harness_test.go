@@ -69,6 +69,7 @@ func TestAdvanceMovesTheClock(t *testing.T) {
 		for _, id := range []string{
 			"ttl-expires", "wait-expiry", "lease-renewed", "loss-outage", "lock-holder-expires", "excl-expiry-race",
 			"token-last-moments", "fence-rises-idle", "wait-no-overtaking-expiry", "wait-release-race", "wait-dozens", "hang-wait",
+			"hang-release", "renew-granted", "wait-any-key",
 		} {
 			s := newToy("", oddities{}).store(t)
 			s.Advance = func(d time.Duration) { steps++; time.Sleep(d) }

@@ -238,6 +238,8 @@ func (s *toy) ttl(d time.Duration) time.Duration {
 		return d.Truncate(100 * time.Millisecond)
 	case s.has("ttl-halved"):
 		return d / 2
+	case s.has("ttl-in-whole-seconds"):
+		return max(time.Second, d.Truncate(time.Second))
 	case s.has("ttl-overflows"):
 		return time.Duration(int32(d.Microseconds())) * time.Microsecond
 	case s.odd.seconds:
@@ -262,6 +264,8 @@ func (s *toy) nextFence(name string, c *toyClient, claim driver.Claim) uint64 {
 	case s.has("fence-repeats"):
 		s.numbers[name]++
 		return base + s.numbers[name]/2
+	case s.has("fence-by-the-clock-in-ms"):
+		return uint64(time.Now().UnixMilli())
 	case s.has("fence-wraps"):
 		s.fences[name] = n
 		return base + n%256
@@ -349,8 +353,9 @@ func fileName(r rune) rune {
 	return r
 }
 
-// owns reports whether token is that of l's holder.
-func (s *toy) owns(l *toyLock, token string) bool {
+// owns reports whether claim is that of l's holder.
+func (s *toy) owns(l *toyLock, claim driver.Claim) bool {
+	token := claim.Token
 	switch {
 	case l == nil:
 		return false
@@ -360,6 +365,8 @@ func (s *toy) owns(l *toyLock, token string) bool {
 		return strings.HasPrefix(l.claim.Token, token)
 	case s.has("token-compared-without-case"):
 		return strings.EqualFold(l.claim.Token, token)
+	case s.has("owner-text-is-the-token"):
+		return l.claim.Owner == claim.Owner
 	case s.has("token-found-in-the-owner"):
 		return strings.Contains(l.claim.Token+" "+l.claim.Owner, token)
 	}

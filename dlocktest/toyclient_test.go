@@ -78,7 +78,7 @@ func (c *toyClient) grant(l *toyLock, asked time.Duration, start time.Time) driv
 		g.Fence = 0
 	case s.has("grant-ttl-doubled"):
 		g.TTL = 2 * asked
-	case s.has("ttl-floored-in-silence"), s.has("ttl-halved"):
+	case s.has("ttl-floored-in-silence"), s.has("ttl-halved"), s.has("ttl-in-whole-seconds"):
 		g.TTL = asked
 	case s.has("start-by-the-wall-clock"):
 		g.Start = start.Round(0)
@@ -217,7 +217,8 @@ func (c *toyClient) extend(claim driver.Claim, now time.Time) (driver.Grant, err
 	if !s.has("renewal-revives-the-expired") {
 		l = s.find(name, now)
 	}
-	mine := s.owns(l, claim.Token) || s.has("renewal-of-a-waiter") && l != nil && l.place(claim.Token) >= 0
+	l = s.byToken("renewal-by-token-alone", l, claim.Token)
+	mine := s.owns(l, claim) || s.has("renewal-of-a-waiter") && l != nil && l.place(claim.Token) >= 0
 	if s.has("takeover-ignores-a-renewal") && mine {
 		s.step(2 * time.Millisecond) // until it is committed
 	}
@@ -293,8 +294,8 @@ func (c *toyClient) Release(ctx context.Context, claim driver.Claim) error {
 // remove is Release with the store locked.
 func (c *toyClient) remove(claim driver.Claim, now time.Time) error {
 	s, name := c.s, c.s.name(c, claim.Key)
-	l := s.find(name, now)
-	mine := s.owns(l, claim.Token)
+	l := s.byToken("release-by-token-alone", s.find(name, now), claim.Token)
+	mine := s.owns(l, claim)
 	if s.has("release-checks-then-acts") && mine {
 		s.step(3 * time.Millisecond)
 		if l = s.find(name, time.Now()); l == nil {

@@ -56,7 +56,7 @@ func (c *toyClient) RenewBatch(ctx context.Context, claims []driver.Claim) []dri
 // look answers as Renew would, and does nothing.
 func (c *toyClient) look(claim driver.Claim, now time.Time) (driver.Grant, error) {
 	l := c.s.find(claim.Key, now)
-	if !c.s.owns(l, claim.Token) {
+	if !c.s.owns(l, claim) {
 		return driver.Grant{}, driver.ErrNotOwner
 	}
 	return driver.Grant{Fence: l.fence, TTL: claim.TTL, Start: now}, nil
@@ -83,6 +83,8 @@ func (c *toyClient) mixed(answers []driver.Renewal) []driver.Renewal {
 				copy(chunk, slices.Repeat(chunk[i:i+1], len(chunk)))
 			}
 		}
+	case s.has("batch-fails-above-2000") && len(answers) > 2000:
+		return slices.Repeat([]driver.Renewal{{Err: errToyDown}}, len(answers))
 	case s.has("batch-answers-nothing-with-one") && len(answers) == 0:
 		return make([]driver.Renewal, 1)
 	}
@@ -173,6 +175,8 @@ func (c *toyClient) snapshot(ctx context.Context, prefix string) ([]driver.Info,
 		switch {
 		case s.has("list-takes-patterns"):
 			matches, _ = path.Match(prefix+"*", name)
+		case s.has("list-by-like"):
+			matches = like(key, prefix)
 		case s.has("list-ignores-the-prefix"):
 			matches = true
 		}

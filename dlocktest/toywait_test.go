@@ -44,7 +44,10 @@ func (c *toyClient) Wait(ctx context.Context, claim driver.Claim, queued func())
 	if s.has("queued-is-said-too-soon") {
 		queued()
 	}
-	if err != nil && !s.has("wait-answers-held") {
+	switch {
+	case err != nil && s.has("wait-polls"):
+		g, err = c.poll(ctx, claim, queued)
+	case err != nil && !s.has("wait-answers-held"):
 		g, err = c.waitInLine(ctx, claim, queued)
 	}
 	if late := c.leave(ctx); late != nil && err == nil {
@@ -132,6 +135,8 @@ func (c *toyClient) block(ctx context.Context, l *toyLock, queued func()) {
 	switch {
 	case s.has("acquire-overtakes-at-expiry"), s.has("acquire-overtakes-after-a-delete"):
 		left = max(left, 0) + 20*time.Millisecond
+	case s.unheard(l.name):
+		changed = nil
 	case s.has("push-is-a-heartbeat"):
 		changed, left = nil, 50*time.Millisecond
 	}
