@@ -25,8 +25,8 @@ const (
 	callLimit = 15 * time.Second
 )
 
-// caseT is what a case works with: a testing.TB cut down to what may be called on any goroutine, a store, and helpers that know
-// its pace.
+// caseT is what a case works with: a testing.TB cut down to what may be called on any goroutine, a
+// store, and helpers that know its pace.
 type caseT struct {
 	tb    testing.TB
 	c     *testCase
@@ -91,8 +91,8 @@ func (t *caseT) watchPauses() {
 	}
 }
 
-// pausedTooLong returns for how long this machine paused if that is an excuse: when a case relies on renewals in time, and they
-// may have been late for no fault of the store.
+// pausedTooLong returns for how long this machine paused if that is an excuse: when a case relies
+// on renewals in time, and they may have been late for no fault of the store.
 func (t *caseT) pausedTooLong() time.Duration {
 	t.mu.Lock()
 	timed := t.timed
@@ -129,7 +129,8 @@ func (t *caseT) extraTime() time.Duration {
 	return t.extra
 }
 
-// Fatalf is Errorf, and ends the goroutine. That is the end of the case too if it is the one that the case was called on.
+// Fatalf is Errorf, and ends the goroutine. That is the end of the case too if it is the one that
+// the case was called on.
 func (t *caseT) Fatalf(format string, args ...any) {
 	t.tb.Helper()
 	t.Errorf(format, args...)
@@ -221,8 +222,8 @@ func (t *caseT) pause(d time.Duration) {
 	}
 }
 
-// tick is how long to wait between two looks at something that is to change. It grows, so that few looks are needed and
-// little time is lost.
+// tick is how long to wait between two looks at something that is to change. It grows, so that few
+// looks are needed and little time is lost.
 func tick(look int) time.Duration {
 	return min(50*time.Millisecond, time.Millisecond+time.Duration(look)*time.Millisecond/4)
 }
@@ -298,7 +299,8 @@ func (t *caseT) waitIn(ctx context.Context, b driver.Backend, c driver.Claim) (d
 	return b.(driver.Waiter).Wait(ctx, c, func() {})
 }
 
-// rounds yields 0, 1, … n-1, and stops when ten seconds have passed: slow stores are tested less, not longer.
+// rounds yields 0, 1, … n-1, and stops when ten seconds have passed: slow stores are tested less,
+// not longer.
 func (t *caseT) rounds(n int) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		end := time.Now().Add(10 * time.Second)
@@ -329,7 +331,8 @@ func (t *caseT) roundTrip() time.Duration {
 	return worst
 }
 
-// steady is a TTL for holds that have to survive by renewals: a test machine may pause for a moment.
+// steady is a TTL for holds that have to survive by renewals: a test machine may pause for a
+// moment.
 func (t *caseT) steady() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package dlocktest proves that a driver keeps the rules of package driver, and gives tests of services a Locker that can be made to fail.
+// Package dlocktest proves that a driver keeps the rules of package driver, and gives tests of
+// services a Locker that can be made to fail.
 //
 // # For those who write a driver
 //
@@ -15,18 +16,19 @@
 //		})
 //	}
 //
-// Every case is a subtest named by its id. A case that fails prints the rule it found broken; docs/conformance.md lists
-// them all. A case that the store has no means for (an optional interface, [Store.Outage]) is skipped with the reason, so
-// give the harness as many of [Store]'s functions as you can: the cases about losing a lock need them, and those about a
-// store that hangs and a client that vanishes. The last line that go test -v logs says which optional interfaces were
-// proven and what was skipped.
+// Every case is a subtest named by its id. A case that fails prints the rule it found broken;
+// docs/conformance.md lists them all. A case is skipped, with the reason, when the backend lacks an
+// optional interface or [Store] lacks a function that it needs. So give Store as many of its
+// functions as you can: the cases about outages, losses, a store that hangs and a client that
+// vanishes need them. The last line that go test -v logs says which optional interfaces were proven
+// and what was skipped.
 //
-// A store in this process runs in virtual time with Around: synctest.Test, in which waiting costs nothing. New is called within
-// Around, so that the store belongs to the bubble.
+// A store in this process runs in virtual time with Around: synctest.Test, in which waiting costs
+// nothing. New is called within Around, so that the store belongs to the bubble.
 //
-// The suite takes what a driver may do for granted and no more. A store that answers in 200 ms, or serves one request of
-// 100 ms after the other, notices an expiry a second late, knows whole seconds only, has no queue and no fences passes,
-// given a [Harness.MinTTL] that suits it.
+// Only what a rule forbids fails. A store may answer in 200 ms, serve one request of 100 ms after
+// the other, notice an expiry a second late, know whole seconds only, and have neither a queue nor
+// fences: it passes, given a [Harness.MinTTL] that suits it.
 //
 // # For those who use locks
 //

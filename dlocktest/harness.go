@@ -11,62 +11,73 @@ import (
 
 // Harness tells Run how to test a driver. Only New is required.
 type Harness struct {
-	// New returns a fresh, empty store. It is called once per case, within Around. Where time is real it may call
-	// t.Parallel, if stores do not disturb each other.
+	// New returns a fresh, empty store. It is called once per case, within Around. Where time is
+	// real it may call t.Parallel, if stores do not disturb each other.
 	New func(t *testing.T) Store
 
-	// Around calls f once, with t or with a test within it: synctest.Test, for virtual time. Default: nil, which means
-	// that f is called as it is, in real time.
+	// Around calls f once, with t or with a subtest of it. Set it to synctest.Test for virtual time.
+	// Default: nil, which means that f is called directly, in real time.
 	Around func(t *testing.T, f func(t *testing.T))
 
-	// MinTTL is the shortest TTL that the store handles well: 20 times what a call takes, or more. Many cases wait until it has
-	// passed. Default: 0, which means 200ms.
+	// MinTTL is the shortest TTL that the store handles well: at least 20 times what a call takes.
+	// Many cases wait until it has passed, so a long one makes a long run. Default: 0, which means
+	// 200ms.
 	MinTTL time.Duration
 
-	// Pushed says that the store tells a waiter at once that it has the key, as a [driver.Waiter] may but need not. The
-	// median hand-over is then measured against the store's own round trip. Default: false, which means that it is
-	// printed and not judged.
+	// Pushed says that the store sends a message to a waiter that gets the key, so that the waiter
+	// need not ask. A [driver.Waiter] may be like that or not. If it is, the median time from a
+	// Release to the return of the Wait must be a few round trips. Default: false, which means that
+	// this time is printed and not judged.
 	Pushed bool
 
-	// Skip has the reason for every case, by id, that is not to be run. An id that no case has fails the run.
+	// Skip names the cases that are not to be run, by id, and the reason for each. An id that no
+	// case has fails the run. Default: nil, which means that all are run.
 	Skip map[string]string
 }
 
-// Store is a store to be tested. Only Open is required; cases that need more are skipped without it.
+// Store is a store to be tested. Only Open is required; cases that need more are skipped without
+// it.
 type Store struct {
-	// Open returns another client of this store, as another process would have it. The suite closes it, some twice.
+	// Open returns another client of this store, as another process would have it. The suite closes
+	// each client, some of them twice.
 	Open func(t testing.TB) driver.Backend
 
-	// Driver and DSN open this store by dlock.Open. Default: "", which means that there is no way to.
+	// Driver and DSN are what dlock.Open takes to open this store. Default: "", which means that it
+	// cannot be opened so.
 	Driver, DSN string
 
-	// Advance lets d pass, for the store and for this process, where the store's clock has to be moved by hand. The
-	// suite calls it in small steps. Default: nil, which means time.Sleep.
+	// Advance is for a store whose clock the test moves by hand: it lets d pass for the store and for
+	// this process. The suite calls it in small steps. Default: nil, which means time.Sleep.
 	Advance func(d time.Duration)
 
-	// Outage makes the store unreachable for every client, and reachable again. Whether calls then fail or hang is all the same; what
-	// the store holds stays and expires. Default: nil, which means that it cannot be done.
+	// Outage(true) makes the store unreachable for every client, and Outage(false) reachable again.
+	// Calls may then fail or hang. What the store holds stays, and expires. For a store that is
+	// reached by TCP it is [Proxy.Cut]. Default: nil, which means that it cannot be done.
 	Outage func(down bool)
 
-	// Hang makes the store take requests and answer none, on connections that stay open, and answer again. Requests that
-	// were sent meanwhile may be applied or lost. Default: nil, which means that it cannot be done.
+	// Hang(true) makes the store silent for every client: connections stay open, requests can be
+	// sent, and no reply comes until Hang(false). Requests that were sent meanwhile may be applied
+	// then, or be lost. For a store that is reached by TCP it is [Proxy.Hang]. Default: nil, which
+	// means that it cannot be done.
 	Hang func(hangs bool)
 
-	// Vanish ends a client that Open returned the way a killed process ends: from then on it sends nothing, and it has
-	// not said good-bye. Its calls may return any error. The suite closes it all the same, when the case is over.
-	// Default: nil, which means that it cannot be done.
+	// Vanish ends a client that Open returned as if its process had been killed or its network were
+	// gone: from then on nothing that it sends reaches the store, and Close was not called. A
+	// [Proxy] for each client, cut for good, does it. Its calls may return any error. The suite
+	// closes the client when the case is over. Default: nil, which means that it cannot be done.
 	Vanish func(b driver.Backend)
 
-	// Delete removes the hold of key behind the drivers' backs, as an operator would who looks into the store. Default:
-	// nil, which means that it cannot be done.
+	// Delete removes the hold of key behind the drivers' backs, as an operator would who looks into
+	// the store. Default: nil, which means that it cannot be done.
 	Delete func(key string)
 }
 
 const defaultMinTTL = 200 * time.Millisecond
 
-// Run tests a driver: each case is a subtest of t, in the order of docs/conformance.md. A call of the driver that does not return
-// becomes a failure of the case within a minute. In real time, a case that relies on renewals and fails while this machine paused for too long for them
-// is skipped as inconclusive. The last line tells which optional interfaces were proven and what was skipped.
+// Run tests a driver: each case is a subtest of t, in the order of docs/conformance.md. A call of
+// the driver that does not return becomes a failure of the case within a minute. In real time, a
+// case that relies on renewals and fails while this machine paused for too long for them is skipped
+// as inconclusive. The last line tells which optional interfaces were proven and what was skipped.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.New == nil {
@@ -113,7 +124,8 @@ func (h Harness) run(t *testing.T, c *testCase) (skip string, failed bool) {
 		pace.real = true
 		return runCase(t, c, h.New(t), pace)
 	}
-	// Virtual time stands still while a goroutine waits for a mutex or for the network, and the limit within it too.
+	// Virtual time stands still while a goroutine waits for a mutex or for the network, and the
+	// limit within it too.
 	defer time.AfterFunc(caseLimit, func() {
 		debug.SetTraceback("all")
 		panic("dlocktest: case " + c.id + " hangs")

@@ -31,7 +31,8 @@ func (h hold) start() time.Time {
 // lasts is the instant before which nobody else may get the key. Clocks may differ in rate by 1 %.
 func (h hold) lasts() time.Time { return h.start().Add(h.ttl() - h.ttl()/100) }
 
-// try makes one attempt and reports whether it was granted. An error other than ErrHeld ends the case.
+// try makes one attempt and reports whether it was granted. An error other than ErrHeld ends the
+// case.
 func (t *caseT) try(b driver.Backend, c driver.Claim) (hold, bool) {
 	t.tb.Helper()
 	ctx, cancel := t.limited(callLimit)
@@ -128,8 +129,8 @@ func (t *caseT) notOwner(op string, err error) {
 	}
 }
 
-// takeOver asserts that h, which nobody renews any more, ends when it has to: another owner gets the key, not before the TTL has passed
-// and not much later. It returns the other one's hold.
+// takeOver asserts that h, which nobody renews any more, ends when it has to: another owner gets
+// the key, not before the TTL has passed and not much later. It returns the other one's hold.
 func (t *caseT) takeOver(b driver.Backend, h hold) hold {
 	t.tb.Helper()
 	c, last := t.claim(h.Key, ample), h.start().Add(h.ttl()+late)
@@ -185,7 +186,8 @@ func (t *caseT) wait(b driver.Backend, c driver.Claim) *pending {
 	return p
 }
 
-// enqueue starts a Wait and returns when it is in the queue. A driver that does not call queued is given some time instead.
+// enqueue starts a Wait and returns when it is in the queue. A driver that does not call queued is
+// given some time instead.
 func (t *caseT) enqueue(b driver.Backend, c driver.Claim) *pending {
 	t.tb.Helper()
 	before := t.queued(b, c.Key)
@@ -197,7 +199,8 @@ func (t *caseT) enqueue(b driver.Backend, c driver.Claim) *pending {
 	return p
 }
 
-// inLine returns when n wait for key, as far as the store can tell; at a busy moment a client may need long to get there.
+// inLine returns when n wait for key, as far as the store can tell; at a busy moment a client may
+// need long to get there.
 func (t *caseT) inLine(b driver.Backend, key string, n int) {
 	t.tb.Helper()
 	t.until(t.soon(), func() bool {

@@ -73,7 +73,8 @@ func (t *caseT) locking(l dlock.Locker, key string) *pending {
 	return t.start(func(ctx context.Context, p *pending) { p.err = l.Lock(ctx, key) })
 }
 
-// lost asserts that the holder of x is told of its loss, in every way there is, when the hold can last no longer at the latest.
+// lost asserts that the holder of x is told of its loss, in every way there is, when the hold can
+// last no longer at the latest.
 func (t *caseT) lost(x *dlock.Lease, ctx context.Context) {
 	t.tb.Helper()
 	if !t.await(x.Done(), time.Until(x.ValidUntil())+time.Second) {

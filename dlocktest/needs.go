@@ -28,8 +28,8 @@ const (
 	needInterr  need = "driver.Interruptible calls"
 )
 
-// missing says what of needs the store has not, empty if it has everything. It asks the store: a method that returns
-// errors.ErrUnsupported counts as absent.
+// missing says what of needs the store has not, empty if it has everything. It asks the store: a
+// method that returns errors.ErrUnsupported counts as absent.
 func (t *caseT) missing(needs []need) string {
 	var b driver.Backend
 	for _, n := range needs {

@@ -7,13 +7,14 @@ import (
 	"github.com/dlock-go/dlock/internal/faultproxy"
 )
 
-// Proxy is a network that can fail: a TCP proxy between the clients of a store and its server. A
-// store that is reached by TCP has no other means to be tested for outages:
+// Proxy is a network that can fail: a TCP proxy between the clients of a store and its server. Every
+// store that is reached by TCP can be tested for outages so:
 //
 //	proxy := dlocktest.NewProxy(t, serverAddr)
 //	return dlocktest.Store{
 //		Open:   func(t testing.TB) driver.Backend { return mystore.New(proxy.Addr()) },
 //		Outage: proxy.Cut,
+//		Hang:   proxy.Hang,
 //	}
 //
 // Faults can be combined, and apply to connections that are open and to those to come. All methods

@@ -40,7 +40,8 @@ type pace struct {
 	pushed bool // it tells a waiter at once
 }
 
-// runCase runs c on s, or says why not, and reports whether it failed. The case runs on a goroutine of its own, so that one that hangs can be reported.
+// runCase runs c on s, or says why not, and reports whether it failed. The case runs on a goroutine
+// of its own, so that one that hangs can be reported.
 func runCase(tb testing.TB, c *testCase, s Store, p pace) (skip string, failed bool) {
 	tb.Helper()
 	if s.Open == nil {
@@ -96,7 +97,8 @@ func (t *caseT) end(body <-chan struct{}) {
 	t.mu.Unlock()
 }
 
-// recover makes a failure of a panic: one broken driver must not hide what the cases after it would find.
+// recover makes a failure of a panic: one broken driver must not hide what the cases after it would
+// find.
 func (t *caseT) recover() {
 	if p := recover(); p != nil {
 		t.Errorf("panic: %v\n%s", p, debug.Stack())

@@ -12,8 +12,8 @@ const (
 
 	// Interruptible is for a backend whose calls return within milliseconds of the end of their
 	// ctx, be it canceled or late, and likewise when the backend is closed. That must hold whatever
-	// the store, the network and the application's own hooks do. The engine then calls Acquire, Wait,
-	// Release and Ping on the goroutine of its caller. Renew and RenewBatch stay detached.
+	// the store, the network and the application's own hooks do. The engine then calls Acquire,
+	// Wait, Release and Ping on the goroutine of its caller. Renew and RenewBatch stay detached.
 	Interruptible
 
 	// Inline is for a store in this process: no call but Wait waits for anything but a mutex that
@@ -26,7 +26,8 @@ const (
 type CallModer interface {
 	Backend
 
-	// CallMode is asked once, before any other call but WatchLosses. It must not claim more than the
-	// backend controls: with hooks of the application in the way of a call, the mode is Detached.
+	// CallMode is asked once, before any other call but WatchLosses. It must not claim more than
+	// the backend controls: with hooks of the application in the way of a call, the mode is
+	// Detached.
 	CallMode() CallMode
 }

@@ -15,8 +15,9 @@ import (
 // hidden stands where a secret was.
 const hidden = "xxxxx"
 
-// DSN is a parsed data source name: scheme://user:password@host1,host2/path?name=value. Reading a parameter marks it as
-// known; Err, called last, reports the first bad value and every parameter that nobody read. Printed, it shows no secret.
+// DSN is a parsed data source name: scheme://user:password@host1,host2/path?name=value. Reading a
+// parameter marks it as known; Err, called last, reports the first bad value and every parameter
+// that nobody read. Printed, it shows no secret.
 type DSN struct {
 	Scheme   string
 	User     string
@@ -32,8 +33,9 @@ type DSN struct {
 	query  string // the parameters, as written
 }
 
-// ParseDSN takes dsn apart, strictly. The scheme must be one of schemes. User, password, path and values are
-// percent-decoded. Errors match [ErrInvalidDSN], name the part that is wrong and quote nothing that could be a secret.
+// ParseDSN takes dsn apart, strictly. The scheme must be one of schemes. User, password, path and
+// values are percent-decoded. Errors match [ErrInvalidDSN], name the part that is wrong and quote
+// nothing that could be a secret.
 func ParseDSN(dsn string, schemes ...string) (*DSN, error) {
 	scheme, rest, ok := strings.Cut(dsn, "://")
 	if !ok || !slices.Contains(schemes, scheme) {
@@ -122,7 +124,8 @@ func (d *DSN) parseQuery(query string) (err error) {
 		return invalidDSN("parameters must be written name=value, separated by '&', with '%%' as %%25 and ';' as %%3B")
 	}
 	for pair := range strings.SplitSeq(query, "&") {
-		// Without '=' it may be the rest of a value with '&' in it, which must not come out as a parameter's name.
+		// Without '=' it may be the rest of a value with '&' in it, which must not come out as a
+		// parameter's name.
 		if pair != "" && !strings.Contains(pair, "=") {
 			return invalidDSN("parameters must be written name=value, and '&' in a value as %%26")
 		}
@@ -253,8 +256,8 @@ func (d DSN) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(d.String())) }
 // MarshalText shows what String shows, to encoders and logs.
 func (d DSN) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Redact returns dsn in a form that can be printed: without user, password and parameter values. Of a text that does not
-// parse as a DSN nothing but a scheme in front of "://" is shown.
+// Redact returns dsn in a form that can be printed: without user, password and parameter values. Of
+// a text that does not parse as a DSN nothing but a scheme in front of "://" is shown.
 func Redact(dsn string) string {
 	if dsn == "" {
 		return ""
@@ -270,7 +273,8 @@ func Redact(dsn string) string {
 	return d.String()
 }
 
-// RedactName returns the name of a driver, or of a setting, as it is, and a DSN in its place as Redact does.
+// RedactName returns the name of a driver, or of a setting, as it is, and a DSN in its place as
+// Redact does.
 func RedactName(name string) string {
 	if strings.Contains(name, "://") {
 		return Redact(name)
@@ -284,8 +288,9 @@ func isScheme(s string) bool {
 	})
 }
 
-// secrets returns the texts that no error about dsn may show, the longest first: user, password and parameter values, as written and
-// decoded, and the words in them, which show through any other encoding. Of a DSN that does not parse every part may be one.
+// secrets returns the texts that no error about dsn may show, the longest first: user, password and
+// parameter values, as written and decoded, and the words in them, which show through any other
+// encoding. Of a DSN that does not parse every part may be one.
 func secrets(dsn string) []string {
 	scheme, rest, ok := strings.Cut(dsn, "://")
 	if !ok {

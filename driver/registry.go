@@ -13,8 +13,8 @@ var registry = struct {
 	drivers map[string]Driver
 }{drivers: map[string]Driver{}}
 
-// Register makes a driver known by name. It is called from the init function of the driver's package, and panics if d is nil, or if name
-// is empty or taken.
+// Register makes a driver known by name. It is called from the init function of the driver's
+// package, and panics if d is nil, or if name is empty or taken.
 func Register(name string, d Driver) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -42,8 +42,9 @@ func Drivers() []string {
 	return names
 }
 
-// Open opens dsn with the driver registered as name. The error for a name that is not registered matches [ErrUnknownDriver] and
-// lists those that are. Secrets in dsn are kept out of every error, whatever the driver put there.
+// Open opens dsn with the driver registered as name. The error for a name that is not registered
+// matches [ErrUnknownDriver] and lists those that are. Secrets in dsn are kept out of every error,
+// whatever the driver put there.
 func Open(name, dsn string) (Backend, error) {
 	registry.RLock()
 	d, ok := registry.drivers[name]
@@ -65,10 +66,12 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// scrub returns err, or, when its text shows a secret of dsn, an error of the same kind whose text does not.
+// scrub returns err, or, when its text shows a secret of dsn, an error of the same kind whose text
+// does not.
 func scrub(err error, dsn string) error {
 	text, said := err.Error(), ""
-	// What ParseDSN said shows no secret, and would read badly if one of its words happened to be one.
+	// What ParseDSN said shows no secret, and would read badly if one of its words happened to be
+	// one.
 	if safe := (*dsnError)(nil); errors.As(err, &safe) && strings.Contains(text, safe.Error()) {
 		said = safe.Error()
 	}
@@ -87,7 +90,8 @@ func hide(text, dsn string) string {
 	return text
 }
 
-// scrubbed matches what the error it stands for matches, and does not give it out: neither Unwrap nor %#v leads to the secret.
+// scrubbed matches what the error it stands for matches, and does not give it out: neither Unwrap
+// nor %#v leads to the secret.
 type scrubbed struct {
 	text string
 	is   func(error) bool
