@@ -47,7 +47,7 @@ func (c *change) acquire(claim driver.Claim) (driver.Grant, error) {
 		}
 		s.give(claim.Token, claim.Owner, claim.TTL, c.now)
 	case claim.Token:
-		s.start, s.expires = c.now.mono, max(s.expires, after(c.now.mono, claim.TTL))
+		s.lengthen(claim.TTL, c.now)
 	default:
 		return driver.Grant{}, driver.ErrHeld
 	}
@@ -63,7 +63,7 @@ func (b *backend) Renew(ctx context.Context, claim driver.Claim) (driver.Grant, 
 		if s.holder != claim.Token || s.holder == "" {
 			return driver.ErrNotOwner
 		}
-		s.start, s.expires = c.now.mono, max(s.expires, after(c.now.mono, claim.TTL))
+		s.lengthen(claim.TTL, c.now)
 		c.dirty = true
 		g = s.grant(c.now)
 		return nil

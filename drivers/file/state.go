@@ -72,6 +72,14 @@ func (s *state) give(token, owner string, ttl time.Duration, now instant) {
 	s.start, s.expires = now.mono, after(now.mono, ttl)
 }
 
+// lengthen makes the hold last for ttl from now. One with more left stays as it was granted: what is
+// left of it is no TTL that anybody asked for.
+func (s *state) lengthen(ttl time.Duration, now instant) {
+	if end := after(now.mono, ttl); end > s.expires {
+		s.start, s.expires = now.mono, end
+	}
+}
+
 // grant is the holder's, whose TTL has been counted since start.
 func (s *state) grant(now instant) driver.Grant {
 	return driver.Grant{Fence: s.fence, TTL: time.Duration(s.expires - s.start), Start: now.before(s.start)}
