@@ -201,15 +201,20 @@ func (b *Backend) bury(l *lease) {
 	if s := b.slots[l.seconds]; s != nil && s.lease == l {
 		s.lease = nil
 	}
+	var held []string
 	for e := range l.entries {
 		if e.alive() { // it may be on another lease, and its hold counts on that one
 			continue
 		}
 		e.tell()
+		if e.held {
+			held = append(held, b.keyOf(e))
+		}
 		if e.users == 0 {
 			b.strike(e)
 		}
 	}
+	b.doubtHolds(held)
 	b.revoke(l)
 }
 

@@ -112,7 +112,6 @@ func (b *Backend) doubtLease(l *lease) {
 		b.mu.Unlock()
 		return // it was us
 	}
-	suspect := b.suspect
 	var held []string
 	waits := false
 	for e := range l.entries {
@@ -124,8 +123,19 @@ func (b *Backend) doubtLease(l *lease) {
 	if waits {
 		b.background(requestLimit, func(ctx context.Context) { b.refresh(ctx, l) })
 	}
+	b.doubtHolds(held)
 	b.mu.Unlock()
-	for _, key := range held {
-		suspect(key)
+}
+
+// doubtHolds says that the holds of these keys may be lost. b.mu is held.
+func (b *Backend) doubtHolds(keys []string) {
+	suspect := b.suspect
+	if suspect == nil || len(keys) == 0 {
+		return
 	}
+	b.background(requestLimit, func(context.Context) {
+		for _, key := range keys {
+			suspect(key)
+		}
+	})
 }

@@ -81,6 +81,21 @@ func TestALeaseThatTheServerEndsIsToldAtOnce(t *testing.T) {
 	}
 }
 
+// Somebody else finds out first that a lease has ended, and it is not used again.
+func TestHoldersAreToldOfALeaseThatAnAcquireFoundEnded(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	b := openBackend(t, s.Addrs()...)
+	suspects := make(chan string, 10)
+	b.WatchLosses(func(key string) { suspects <- key })
+	acquired(t, b, faulttest.Claim("held", time.Hour)) // it is not watched, as it was not renewed yet
+	s.revoke(t, "held", 0)
+	acquired(t, b, faulttest.Claim("other", time.Hour))
+	if key := faulttest.Receive(t, "a hold that may be lost", suspects); key != "held" {
+		t.Errorf("told of %q, want held", key)
+	}
+}
+
 // A waiter whose lease the server has ended does not wait until its next keepalive.
 func TestAWaiterIsToldAtOnceThatItsLeaseHasEnded(t *testing.T) {
 	t.Parallel()
