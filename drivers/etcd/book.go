@@ -30,6 +30,7 @@ type entry struct {
 	waits int       // those out of them that are in the queue
 	held  bool      // it was granted
 	doubt bool      // a request that makes it was not answered, and may make it once more when it is gone
+	twice bool      // such a request was followed by another one, of which the engine does not know
 	mine  bool      // this backend made it, and nobody else uses its name
 	going bool      // a request is under way that deletes whatever has its name, which is kept free until then
 	until time.Time // when the hold ends, or how long the place in the queue is kept, unless there are users
@@ -95,6 +96,15 @@ func (b *Backend) unanswered(e *entry) {
 	}
 }
 
+// repeated notes that another request for c is sent, perhaps beside one that was not answered.
+func (b *Backend) repeated(c driver.Claim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.book[b.index(c)]; e != nil {
+		e.twice = e.twice || e.doubt
+	}
+}
+
 // made notes that a request created the key of e with revision rev, on l; found, that it was there.
 func (b *Backend) made(e *entry, rev int64, l *lease) {
 	b.mu.Lock()
@@ -124,8 +134,11 @@ func (b *Backend) leave(e *entry, maybe bool) {
 		return
 	}
 	now := time.Now()
-	if maybe && !e.held {
+	switch {
+	case maybe && !e.held:
 		e.until = now.Add(e.lease.ttl)
+	case !maybe && e.rev == 0: // nobody releases it
+		e.until = now
 	}
 	if !e.alive() || !now.Before(e.until) {
 		b.strike(e)
@@ -142,6 +155,9 @@ func (b *Backend) strike(e *entry) {
 	}
 	if b.names[e.name] == e && !e.going {
 		delete(b.names, e.name)
+		if e.twice {
+			b.sweepLate(e)
+		}
 	}
 	b.unlist(e)
 }

@@ -40,6 +40,7 @@ type Backend struct {
 	names  map[string]*entry // the same by name
 	era    int               // of the names that are given now
 	past   past
+	late   int // keys that may yet arrive, and are deleted then; see sweepLate
 
 	suspect func(key string) // nil: nobody wants to know; see WatchLosses
 	anchor  anchor

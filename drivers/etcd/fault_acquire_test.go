@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -197,6 +198,51 @@ func TestAReleaseThatIsOnItsWayDoesNotTouchTheNextHolder(t *testing.T) {
 	}
 	if err := b.Release(t.Context(), cb); err != nil {
 		t.Error(err)
+	}
+}
+
+// A6. The driver asks again when it gets no answer, and the first request arrives when all is over: the engine knows nothing of it.
+func TestARequestThatWasRepeatedLeavesNothingWhenItArrivesLate(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	for _, held := range []bool{true, false} {
+		t.Run(fmt.Sprintf("held=%v", held), func(t *testing.T) {
+			t.Parallel()
+			key := fmt.Sprint("a6-", held)
+			addr := s.Cluster[0].Addr
+			l, w := wiredLocker(t, time.Minute, addr, strings.Replace(addr, "127.0.0.1", "localhost", 1))
+			warmUp(t, l)
+			faulttest.Hold(t, l, "a6 keeps the lease "+key)
+			o, c := openBackend(t, addr), faulttest.Claim(key, time.Minute)
+			if held {
+				acquired(t, o, c)
+			}
+			late := make(chan func(context.Context) error, 1)
+			w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+				if len(putsOf(req, key)) == 0 || len(late) > 0 {
+					return send(ctx)
+				}
+				late <- send
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			x, ok, err := dlock.TryAcquire(bounded(t), l, key)
+			switch {
+			case err != nil || ok == held:
+				t.Fatalf("TryAcquire = %v, %v, and held by another is %v", ok, err, held)
+			case held:
+				err = o.Release(bounded(t), c)
+			default:
+				err = x.Unlock(bounded(t))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := faulttest.Receive(t, "the first request", late)(bounded(t)); err != nil {
+				t.Fatal(err)
+			}
+			faulttest.Eventually(t, 10*time.Second, "the key that nobody wants is gone", func() bool { return s.count(t, key) == 0 })
+		})
 	}
 }
 

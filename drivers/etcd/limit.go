@@ -161,6 +161,7 @@ func (b *Backend) persist(
 		if _, connected := b.elsewhere(); !connected {
 			return g, err
 		}
+		b.repeated(c)
 	}
 }
 

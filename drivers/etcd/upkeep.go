@@ -114,8 +114,32 @@ func (b *Backend) sweep(l *lease, names []string) {
 	}
 }
 
-// sweepPause is how long after a failure an orphan is deleted again.
-const sweepPause = time.Second
+const (
+	sweepPause = time.Second      // how long after a failure an orphan is deleted again
+	sweepLong  = 20 * time.Second // for how long, at most, one is deleted that may yet arrive
+	mostLate   = 8                // how many such there may be
+)
+
+// sweepLate deletes the key of e, which is not in the book any more, for a while: a request that
+// makes it may still arrive. The engine knows of one request only, and so ends its clean-up, or
+// sees no need for any, when another one was answered. Further ones, and what comes still later,
+// are found by the next check. b.mu is held.
+func (b *Backend) sweepLate(e *entry) {
+	if b.late >= mostLate || b.closed || !e.alive() {
+		return
+	}
+	b.late++
+	free := b.reserve(e.name)
+	b.background(min(e.lease.ttl, sweepLong), func(ctx context.Context) {
+		for rest(ctx, sweepPause); ctx.Err() == nil; rest(ctx, sweepPause) {
+			_, _ = b.removePlainly(ctx, e.name)
+		}
+		free()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.late--
+	})
+}
 
 // rest waits for a while, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) {
