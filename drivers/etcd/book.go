@@ -31,6 +31,7 @@ type entry struct {
 	held  bool      // it was granted
 	doubt bool      // a request that makes it was not answered, and may make it once more when it is gone
 	twice bool      // such a request was followed by another one, of which the engine does not know
+	over  bool      // its claim was released, if perhaps without success
 	mine  bool      // this backend made it, and nobody else uses its name
 	going bool      // a request is under way that deletes whatever has its name, which is kept free until then
 	until time.Time // when the hold ends, or how long the place in the queue is kept, unless there are users
@@ -117,6 +118,14 @@ func (b *Backend) found(e *entry, rev int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.rev = rev
+}
+
+// unwanted reports whether a key is one of ours that nobody holds, waits for or is about to send.
+func (b *Backend) unwanted(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.names[name]
+	return b.isOwn(name) && (e == nil || e.over || !e.held && e.users == 0)
 }
 
 func (b *Backend) nameOf(e *entry) string {

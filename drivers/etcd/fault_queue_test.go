@@ -2,9 +2,11 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,4 +297,44 @@ func (s *site) crowd(t *testing.T, n int) float64 {
 		sum += int(w.requests.Load())
 	}
 	return float64(sum-looks) / float64(n)
+}
+
+// What keeps the lock is left over from an attempt of this process that was given up: no owner has it.
+func TestAWaitBehindAnOrphanOfItsOwnIsNotBehindAnOwner(t *testing.T) {
+	t.Parallel()
+	s := startSite(t, 1)
+	client, w := dialWire(t, s.Addrs()...)
+	b := etcddriver.New(client).(*etcddriver.Backend)
+	t.Cleanup(func() { _ = b.Close() })
+	orphan, c := faulttest.Claim("k", time.Minute), faulttest.Claim("k", time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.intercept(func(ctx context.Context, req any, send func(context.Context) error) error {
+		err := send(ctx)
+		if len(putsOf(req, "k/")) > 0 {
+			cancel()
+			err = context.Canceled
+		}
+		return err
+	})
+	if _, err := b.Acquire(ctx, orphan); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Acquire whose answer is lost = %v, want the context's error", err)
+	}
+	w.intercept(func(ctx context.Context, _ any, send func(context.Context) error) error { return send(ctx) })
+	var told atomic.Bool
+	got := make(chan error, 1)
+	go func() {
+		_, err := b.Wait(driver.WithQueued(bounded(t), func() { told.Store(true) }), c)
+		got <- err
+	}()
+	faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.count(t, "k") == 2 && s.watchers(t) > 0 })
+	if err := b.Release(bounded(t), orphan); err != nil {
+		t.Fatal(err)
+	}
+	if err := faulttest.Receive(t, "the lock", got); err != nil {
+		t.Fatal(err)
+	}
+	if told.Load() {
+		t.Error("it was told that another owner has the key")
+	}
 }

@@ -142,6 +142,7 @@ func (b *Backend) release(ctx context.Context, c driver.Claim) (removed bool, er
 		return b.removeNamed(ctx, c, names...)
 	}
 	name, rev, plain := e.name, e.rev, e.mine && !e.going
+	e.over = true
 	e.users++ // so that nobody else removes the key before us
 	e.going = e.going || plain
 	b.mu.Unlock()

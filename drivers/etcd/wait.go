@@ -57,8 +57,7 @@ func (b *Backend) wait(o *op, c driver.Claim, queued func()) (g driver.Grant, er
 	}
 	if err == nil && ahead != "" {
 		stop()
-		queued()
-		if err = w.stand(ahead); err == nil {
+		if err = w.stand(ahead, queued); err == nil {
 			stop = b.limit(o, c.TTL)
 		}
 	}
@@ -159,10 +158,14 @@ func (w *waiter) look(ctx context.Context, at int64) (string, error) {
 }
 
 // stand waits in the queue, behind ahead, until nobody is ahead any more.
-func (w *waiter) stand(ahead string) error {
+func (w *waiter) stand(ahead string, queued func()) error {
 	w.b.queue(w.client, w.e)
 	defer w.b.unqueue(w.e)
-	for ahead != "" {
+	for told := false; ahead != ""; {
+		if !told && !w.b.unwanted(ahead) {
+			told = true
+			queued()
+		}
 		var err error
 		if ahead, err = w.behind(ahead); err != nil {
 			return err
