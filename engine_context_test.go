@@ -549,6 +549,23 @@ func TestCleanUpCountsFromTheLateAnswer(t *testing.T) {
 	})
 }
 
+// The driver knows why there was no answer until ctx ended.
+func TestTheCauseOfSilenceIsToldWhenCtxEnds(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := newNetwork()
+		l := open(t, polled{n}, dlock.Config{})
+		n.on(func(ctx context.Context, _ op, _ func() error) error {
+			<-ctx.Done()
+			return fmt.Errorf("store: %w: %w", ctx.Err(), errNetwork)
+		}, opAcquire)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := dlock.Acquire(ctx, l, "k")
+		wantErr(t, "Acquire", err, context.DeadlineExceeded)
+		wantErr(t, "Acquire", err, errNetwork)
+	})
+}
+
 func TestALateHeldEndsTheCleanUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n, other := named(t, t.Name()), named(t, t.Name())

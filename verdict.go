@@ -40,6 +40,17 @@ func verdictOf(err error) verdict {
 	}
 }
 
+// namesCause reports whether err, which matches the error of a context, has another one beside it.
+func namesCause(err error) bool {
+	for err != nil {
+		if _, several := err.(interface{ Unwrap() []error }); several { //nolint:errorlint // each is looked at
+			return true
+		}
+		err = errors.Unwrap(err)
+	}
+	return false
+}
+
 // trouble is the most telling of several errors: what the store said is not replaced by the end of a later attempt that it did not answer.
 type trouble struct{ err error }
 

@@ -238,17 +238,19 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 	return nil, err
 }
 
-// hear notes what c brought. The end of ctx is no answer: what was heard before still is the last that was heard. Nor is the end of a time limit, where
-// the store has named its trouble before.
+// hear notes what c brought. The end of ctx is no answer: what was heard before still is the last that was heard, unless that is nothing and the driver
+// knows why there was no answer. Nor is the end of a time limit, where the store has named its trouble before.
 func (a *acquisition) hear(ctx context.Context, c *call, err error) {
 	v := verdictOf(err)
 	over := ctx.Err() != nil && (v == verdictContext || errors.Is(err, errGaveUp))
+	why := over && namesCause(err)
 	a.l.mu.Lock()
 	defer a.l.unlock()
 	switch {
 	case v == verdictHeld, over && c.queued:
 		a.heard = heard{busy: true}
-	case over:
+	case over && (!why || a.heard.busy):
+	case v == verdictUnsupported && c.kind == callWait: // it is asked in another way
 	case v == verdictContext && a.heard.trouble != nil:
 	default:
 		a.heard = heard{trouble: err}

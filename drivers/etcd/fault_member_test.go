@@ -112,6 +112,16 @@ func TestAServerThatRefusesConnectionsIsNamedInTheError(t *testing.T) {
 			if err := l.Lock(t.Context(), "k"); !refused(err) {
 				t.Errorf("Lock = %v; want that the connection is refused", err)
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := l.Lock(ctx, "k"); !refused(err) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Lock with a second of time = %v; want that the connection is refused, and the context's error", err)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := dlock.Ping(ctx, l); !refused(err) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Ping with a second of time = %v; want that the connection is refused, and the context's error", err)
+			}
 		})
 	}
 }

@@ -184,7 +184,7 @@ func (b *Backend) patiently(ctx context.Context, ttl time.Duration, request func
 		}
 		switch {
 		case !late:
-			return err
+			return ended(ctx, err)
 		case time.Since(began) > requestLimit:
 			return errNoAnswer
 		}
