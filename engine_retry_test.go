@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -222,4 +223,43 @@ func TestManyWaitersOfManyLockersAllGetTheirTurn(t *testing.T) {
 			t.Errorf("%d turns of 1s in %v, want 100 without gaps", sum, time.Since(begin))
 		}
 	})
+}
+
+// A release that was given up takes the key of an earlier attempt away after TryLock has asked, and the next release finds nothing.
+func TestAKeyThatALateReleaseFreedIsNotHeldByAnother(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"its own release": 0, "a release in the background": 900 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				n := newNetwork()
+				l := open(t, n, dlock.Config{})
+				gaveUp := make(chan struct{})
+				var late atomic.Bool
+				n.on(func(_ context.Context, o op, next func() error) error {
+					acquires, releases := len(n.requests(opAcquire)), len(n.requests(opRelease))
+					switch {
+					case o == opAcquire && acquires <= 2: // TryLock asks twice
+						return loseReply(nil, o, next)
+					case o == opAcquire && acquires == 3:
+						return slowReply(slow)(nil, o, next)
+					case o == opRelease && releases < 10: // so that they are half a second apart
+						return errNetwork
+					case o == opRelease && late.CompareAndSwap(false, true):
+						time.AfterFunc(40*time.Millisecond, func() { _ = next() })
+						close(gaveUp)
+						return errNetwork
+					case o == opRelease:
+						time.Sleep(100 * time.Millisecond)
+					}
+					return next()
+				})
+				_, err := l.TryLock(t.Context(), "k")
+				wantErr(t, "TryLock", err, errNetwork)
+				<-gaveUp
+				time.Sleep(time.Millisecond)
+				if ok, err := l.TryLock(t.Context(), "k"); !ok || err != nil {
+					t.Errorf("TryLock = %v, %v; want the lock, which nobody else has", ok, err)
+				}
+			})
+		})
+	}
 }
