@@ -324,7 +324,7 @@ func TestAWaitBehindAnOrphanOfItsOwnIsNotBehindAnOwner(t *testing.T) {
 	var told atomic.Bool
 	got := make(chan error, 1)
 	go func() {
-		_, err := b.Wait(driver.WithQueued(bounded(t), func() { told.Store(true) }), c)
+		_, err := b.Wait(bounded(t), c, func() { told.Store(true) })
 		got <- err
 	}()
 	faulttest.Eventually(t, 10*time.Second, "it waits", func() bool { return s.count(t, "k") == 2 && s.watchers(t) > 0 })
