@@ -234,13 +234,13 @@ func TestAKeyThatALateReleaseFreedIsNotHeldByAnother(t *testing.T) {
 				l := open(t, n, dlock.Config{})
 				gaveUp := make(chan struct{})
 				var late atomic.Bool
-				n.on(func(_ context.Context, o op, next func() error) error {
+				n.on(func(ctx context.Context, o op, next func() error) error {
 					acquires, releases := len(n.requests(opAcquire)), len(n.requests(opRelease))
 					switch {
 					case o == opAcquire && acquires <= 2: // TryLock asks twice
-						return loseReply(nil, o, next)
+						return loseReply(ctx, o, next)
 					case o == opAcquire && acquires == 3:
-						return slowReply(slow)(nil, o, next)
+						return slowReply(slow)(ctx, o, next)
 					case o == opRelease && releases < 10: // so that they are half a second apart
 						return errNetwork
 					case o == opRelease && late.CompareAndSwap(false, true):

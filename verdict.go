@@ -43,7 +43,7 @@ func verdictOf(err error) verdict {
 // namesCause reports whether err, which matches the error of a context, has another one beside it.
 func namesCause(err error) bool {
 	for err != nil {
-		if _, several := err.(interface{ Unwrap() []error }); several { //nolint:errorlint // each is looked at
+		if _, several := err.(interface{ Unwrap() []error }); several {
 			return true
 		}
 		err = errors.Unwrap(err)
