@@ -100,8 +100,9 @@
 //   - A driver may send a request again when the store has said that it did not apply it: the table
 //     or script was missing, another server is in charge, the transaction was rolled back in favour
 //     of another one. It does so a few times at most, within ctx, and with the same token.
-//   - It must not send again when no reply came. The request may have been applied, and it is for
-//     the engine to ask, by the same token.
+//   - When no reply came it leaves the question to the engine, which asks by the same token: the
+//     request may have been applied. A driver that asks another server by itself all the same also
+//     removes what the first request makes when it arrives late.
 //   - Close may say good-bye: end a session, revoke a lease, leave the queues. It concerns this
 //     client alone. Holds that the engine could not release may end by it. Its failure is no error
 //     that anybody can act on.
