@@ -49,6 +49,21 @@ func (s *site) contenders(t testing.TB, lock string) []*mvccpb.KeyValue {
 	return r.Kvs
 }
 
+// left returns the keys of contenders that begin with prefix. A sentinel is none of them: it stays
+// for as long as its lease.
+func (s *site) left(ctx context.Context, prefix string) (names []string, err error) {
+	r, err := s.witness.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range r.Kvs {
+		if name := string(kv.Key); !strings.Contains(name, "%lease-") {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 func (s *site) count(t testing.TB, lock string) int {
 	t.Helper()
 	return len(s.contenders(t, lock))
