@@ -214,6 +214,8 @@ func (l *locker) lose(h *hold, why error) {
 	l.endHold(h, err)
 	if forgotten := h.lastSent.Add(h.maxTTL); !h.told && forgotten.After(time.Now()) {
 		l.sched.add(&h.task, h, forgotten, 0) // for Close: until then the store may have the token
+	} else {
+		l.forgotten(h)
 	}
 	l.later(func() { l.tel.lost(h.e.key, h.fence, h.renew, why) })
 	l.passTurn(h)

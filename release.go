@@ -76,24 +76,12 @@ func (l *locker) unlockLease(ctx context.Context, x *Lease) error {
 	l.ops++
 	l.unlocking++
 	l.unlock()
-	err = func() error {
-		defer l.released(h) // also when the driver panics
-		return l.release(ctx, h)
-	}()
+	err = l.release(ctx, h)
 	l.tel.released(h.e.key, h.fence, err)
 	if err != nil {
 		return l.fail("unlock", h.e.key, err)
 	}
 	return nil
-}
-
-// released ends an Unlock: it is the next one's turn.
-func (l *locker) released(h *hold) {
-	l.mu.Lock()
-	defer l.unlock()
-	l.ops--
-	l.unlocking--
-	l.passTurn(h)
 }
 
 // cleanLost cleans up after a hold whose deadline has passed.
@@ -108,9 +96,17 @@ func (l *locker) cleanLost(h *hold) {
 	l.clean(h.e.key, h.claim, d, h.maxTTL)
 }
 
-// release takes the token of a hold that is over out of the store. What it cannot do now goes on in the background.
+// forgotten cleans up after a lost hold that the store does not know any more. An acquire of its token may still be on its way.
+func (l *locker) forgotten(h *hold) {
+	h.told = true
+	l.cleanLost(h)
+}
+
+// release takes the token of a hold that is over out of the store, and passes the turn on. What it cannot do now goes on in the background.
 func (l *locker) release(ctx context.Context, h *hold) error {
 	c, again := &call{kind: callRelease, claim: h.claim}, (*call)(nil)
+	gone := false
+	defer func() { l.released(h, gone, c, again) }() // also when the driver panics
 	err := l.askRelease(ctx, c)
 	if err != nil && !errors.Is(err, driver.ErrNotOwner) && ctx.Err() == nil && !isClosed(l.stopped) {
 		first := err
@@ -122,23 +118,33 @@ func (l *locker) release(ctx context.Context, h *hold) error {
 			err = first // which may tell more
 		}
 	}
-	d := h.doubt
 	switch {
-	case err == nil:
-	case errors.Is(err, errUnsure): // the token is gone, whoever removed it
+	case err == nil, errors.Is(err, errUnsure): // whoever removed the token
+		gone = true
 	case errors.Is(err, driver.ErrNotOwner):
+		gone = true
 		err = because{ErrOwnershipLost, err}
-	default:
+	}
+	return err
+}
+
+// released ends an Unlock, which has sent c and perhaps again: the rest is cleaned up, and it is the next one's turn. Close counts either the Unlock or
+// the clean-up.
+func (l *locker) released(h *hold, gone bool, c, again *call) {
+	l.mu.Lock()
+	defer l.unlock()
+	d := h.doubt
+	if !gone {
 		d.unsure++
 		d.last = latest(d.last, h.lastSent)
 		if d.releases = append(d.releases, c); again != nil {
 			d.releases = append(d.releases, again)
 		}
 	}
-	l.mu.Lock()
-	defer l.unlock()
 	l.clean(h.e.key, h.claim, d, h.maxTTL)
-	return err
+	l.ops--
+	l.unlocking--
+	l.passTurn(h)
 }
 
 func (l *locker) askRelease(ctx context.Context, c *call) error {

@@ -23,6 +23,7 @@ type acquisition struct {
 	r       request
 	claim   driver.Claim
 	doubt   doubt
+	asked   *call // until its outcome was looked at
 	hasTurn bool
 	turn    *turnWaiter // which it waited as, when its turn has come
 	left    bool        // it left the queue, and nothing more is to be settled with the Locker
@@ -73,6 +74,13 @@ func (a *acquisition) end(x *Lease) {
 	}
 	if x != nil {
 		return
+	}
+	if c := a.asked; c != nil { // the driver has panicked, or the caller's context
+		a.l.lookedAt(c)
+		if !c.sent.IsZero() {
+			a.doubt.unsure++
+			a.doubt.last = time.Now()
+		}
 	}
 	a.l.clean(a.e.key, a.claim, a.doubt, a.claim.TTL)
 	if a.hasTurn {
@@ -219,6 +227,7 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 		limit = 0
 	}
 	c := &call{kind: kind, claim: a.claim, key: a.e.key}
+	a.asked = c
 	answered, err := a.l.ask(ctx, c, limit)
 	if answered {
 		err = c.err
@@ -231,6 +240,7 @@ func (a *acquisition) attempt(ctx context.Context, kind callKind) (*Lease, error
 	} else {
 		a.wonder(c)
 	}
+	a.asked = nil
 	if isClosed(a.l.closing) {
 		return nil, ErrClosed
 	}
@@ -314,6 +324,8 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 		err = ErrClosed
 	case err == nil && h.expired(now):
 		err = errTooLate
+	case err == nil && a.e.heldLaterThan(h.fence):
+		err = driver.ErrHeld
 	}
 	if err != nil {
 		// A release will be sent for this token, so it must not acquire again.
@@ -338,6 +350,16 @@ func (a *acquisition) install(ctx context.Context, c *call) (*Lease, error) {
 		a.e.aside = h
 	}
 	return x, nil
+}
+
+// heldLaterThan reports whether a hold here has a later grant than the one with the given fence, which the store has then forgotten.
+func (e *entry) heldLaterThan(fence uint64) bool {
+	for _, h := range [...]*hold{e.aside, e.holder} {
+		if h != nil && !h.over() && h.fence > fence {
+			return fence != 0
+		}
+	}
+	return false
 }
 
 // errOusted says that the store has forgotten a hold: it granted the key to somebody else here.

@@ -39,6 +39,7 @@ func (h *hold) due(now time.Time) {
 	l := h.l
 	switch {
 	case h.over():
+		l.forgotten(h)
 	case h.expired(now):
 		l.lose(h, h.lossReason())
 	case !h.renew || h.queued || h.blocked || now.Before(h.renewAt.Add(-h.early)):
