@@ -434,36 +434,3 @@ func TestManyCallsOfAHealthyStoreAllSucceed(t *testing.T) {
 		}
 	})
 }
-
-// TestALockAmidTokensThatAreNoLongerInDoubtGoesOn locks keys of which several tokens are left, at the time when these must have expired.
-func TestALockAmidTokensThatAreNoLongerInDoubtGoesOn(t *testing.T) {
-	const keys, ttl = 40, 100 * time.Millisecond
-	n := newNetwork()
-	l, err := dlock.New(n, &dlock.Config{DefaultTTL: ttl}) // which is not closed if it is stuck
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.on(refuse)
-	for i := range keys {
-		for range 3 {
-			if _, _, err := dlock.TryAcquire(t.Context(), l, fmt.Sprint(i)); err == nil {
-				t.Fatal("TryAcquire has succeeded without a store")
-			}
-		}
-	}
-	time.Sleep(ttl)
-	n.heal()
-	for i := range keys { // their clean-up is due at one time or another
-		unlessStuck(t, "Lock", func() {
-			if x, err := dlock.Acquire(t.Context(), l, fmt.Sprint(i)); err != nil {
-				t.Error(err)
-			} else if err := x.Unlock(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-		time.Sleep(time.Millisecond)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-}
