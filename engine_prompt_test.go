@@ -255,6 +255,7 @@ func TestAPanicOfAPromptBackendReachesTheCallerAndLeavesTheLockerUsable(t *testi
 		}()
 		p.panics = false
 		lock(t, l, "k")
+		time.Sleep(time.Millisecond) // the clean-up after the panic has sent its release
 		if n := dlock.Prompts(l); n != 0 {
 			t.Errorf("%d calls are said to be under way, want none", n)
 		}
